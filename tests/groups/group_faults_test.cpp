@@ -127,34 +127,6 @@ TEST_CASE("a prompt that does not fit takes nothing", "[group_cache]") {
   CHECK(cache.check_invariants() == sound);
 }
 
-TEST_CASE("a chunked prompt that can never fit is refused before its first chunk", "[group_cache]") {
-  auto cache = group_cache<float32>{usable(20)};
-  const auto chunked = sequence_options{.first_chunk = 4};
-  auto longest = std::int64_t{0};
-  for (auto length = std::int64_t{1}; length <= 400; ++length) {
-    const auto prompt = std::vector<token>(static_cast<std::size_t>(length), 9);
-    const auto forecast = cache.would_fit(prompt, chunked);
-    const auto made = cache.create_sequence(prompt, chunked);
-    CHECK(forecast.has_value() == made.has_value());
-    if (made) {
-      longest = length;
-      REQUIRE(cache.release(made->id));
-    } else {
-      CHECK(made.error().code == error_code::never_fits);
-      CHECK(forecast.error().message() == made.error().message());
-    }
-  }
-  CHECK(longest < 400);
-  // The longest that was admitted does fit, token by token.
-  const auto made = cache.create_sequence(std::vector<token>(static_cast<std::size_t>(longest), 9), chunked).value();
-  for (auto length = made.num_tokens; length < longest; ++length) {
-    REQUIRE(cache.commit(made.id, length));
-    REQUIRE(cache.append(made.id, token{9}));
-  }
-  REQUIRE(cache.release(made.id));
-  CHECK(cache.check_invariants() == sound);
-}
-
 TEST_CASE("blocks of a step in flight are named by the refusal, and free when it retires", "[group_cache]") {
   auto cache = group_cache<float32>{usable(20)};
   const auto first = cache.create_sequence(counted(40), {.publish = false}).value();

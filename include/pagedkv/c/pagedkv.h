@@ -348,7 +348,7 @@ typedef struct pagedkv_sequence_options {
   int64_t expected_return;   /* nanoseconds after release until the session's next request; 0: unknown */
   int64_t expected_tokens;   /* appending up to this length allocates no memory */
   int64_t max_cached_tokens; /* of the prompt, that hits may bring; 0 does not read the prefix cache */
-  int64_t first_chunk;       /* tokens behind the cached ones that creation appends */
+  int64_t first_chunk;       /* tokens behind the cached ones that creation appends; later chunks are not larger */
   int64_t num_prompt_tokens; /* of the tokens at creation; later ones are an answer so far */
   int64_t save_every;        /* of a model with state: saves it every so many tokens; 0: not */
   int32_t save_at_branches;

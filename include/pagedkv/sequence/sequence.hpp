@@ -53,7 +53,8 @@ struct sequence_options {
   std::int64_t max_cached_tokens = no_limit;  // of the prompt, that hits may bring; 0 does not read the prefix cache
   bool publish = true;                        // false: commit enters nothing into the prefix cache
   std::int64_t first_chunk = no_limit;        // tokens behind the cached ones that creation appends; the caller appends
-                                              // the rest of the prompt, chunk by chunk
+                                              // the rest in chunks that are not larger (after 0: token by token), for
+                                              // which creation makes sure that the pool is large enough
   std::int64_t num_prompt_tokens = no_limit;  // of the tokens at creation; later ones are an answer so far
 
   state_saving saving = {};  // of a model with state

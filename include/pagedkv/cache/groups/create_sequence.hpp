@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -38,8 +39,18 @@ class admission_plan {
   }
   [[nodiscard]] std::vector<block_id> take_shared() noexcept { return std::move(shared_); }
   [[nodiscard]] std::int64_t num_fresh() const noexcept { return num_fresh_; }
-  /// Blocks that an allocation may take while the hit's blocks are held.
-  [[nodiscard]] std::int64_t num_available() const { return state_.pool.num_available(used()); }
+  /// Errors: `capacity_exhausted`, with the number of blocks that an allocation may take while the hit's blocks are held;
+  /// the number needed includes these where the pool never has all at once.
+  [[nodiscard]] result<void> check_room() const {
+    const auto held = used();
+    const auto available = state_.pool.num_available(held);
+    if (num_fresh_ <= available) {
+      return {};
+    }
+    const auto at_once = std::ssize(held) + num_fresh_;
+    return error{error_code::capacity_exhausted, "number of blocks needed",
+                 at_once > state_.pool.size() ? at_once : num_fresh_, available};
+  }
 
   /// Takes references and blocks, and copies what a hit does not share, by `copy(pairs)`. Requires that enough blocks
   /// are available. When the copy fails, everything is given back.
@@ -142,10 +153,10 @@ class admission_plan {
   std::int64_t num_fresh_ = 0;
 };
 
-/// Blocks of a sequence whose tokens but the last are computed: in each group, those of the last token and of what it
-/// reads.
+/// Blocks of a sequence of which so many tokens are committed: in each group, those of what the next token reads, and of
+/// all behind.
 template <layered State>
-[[nodiscard]] std::int64_t blocks_at(const State& state, std::int64_t num_tokens) noexcept {
+[[nodiscard]] std::int64_t blocks_at(const State& state, std::int64_t num_computed, std::int64_t num_tokens) noexcept {
   auto count = std::size_t{0};
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     if (!state.holds_tokens(g)) {
@@ -153,16 +164,18 @@ template <layered State>
       continue;
     }
     auto table = group_table{};
-    table.start(state.num_sinks(g), state.first_place(g, std::max(num_tokens - 1, std::int64_t{0})));
+    table.start(state.num_sinks(g), state.first_place(g, num_computed));
     count += table.num_sinks() + state.places_for(g, num_tokens) - table.first();
   }
   return static_cast<std::int64_t>(count);
 }
 
-/// Blocks that a prompt takes at least, at some moment while it is computed token by token behind those that a hit has.
-/// More may be said of a prompt that fits into the pool whole. Constant for those, else linear in the prompt's blocks.
+/// Blocks that suffice, and that some chunks take, for a prompt that is computed behind a hit in chunks of at most
+/// `first_chunk` tokens, wherever they end; with 0, token by token. More may be said of a prompt that fits into the pool
+/// whole. Constant for those, else linear in the prompt's blocks.
 template <layered State>
-[[nodiscard]] std::int64_t least_blocks(const State& state, const hit& found, std::int64_t num_tokens) noexcept {
+[[nodiscard]] std::int64_t most_blocks(const State& state, const hit& found, std::int64_t num_tokens,
+                                       std::int64_t first_chunk) noexcept {
   auto whole = std::int64_t{0};
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     whole +=
@@ -171,11 +184,15 @@ template <layered State>
   if (whole <= state.pool.size()) {
     return whole;
   }
-  // The number rises only with a token that starts a block.
-  auto most = blocks_at(state, 0);
-  for (auto length = static_cast<std::int64_t>(found.num_nodes) * state.granularity() + 1; length <= num_tokens;
-       length += state.granularity()) {
-    most = std::max(most, blocks_at(state, length));
+  const auto cached = static_cast<std::int64_t>(found.num_nodes) * state.granularity();
+  const auto chunk = std::min(std::max(first_chunk, std::int64_t{1}), num_tokens - cached);
+  const auto last = num_tokens - chunk;
+  auto most = blocks_at(state, cached, cached + chunk);
+  // Chunks that start later take more only where their last token starts a block.
+  const auto size = state.granularity();
+  const auto into_block = (cached + chunk - 1) % size;
+  for (auto start = cached + (size - into_block) % size; start <= last; start += size) {
+    most = std::max(most, blocks_at(state, start, start + chunk));
   }
   return most;
 }
@@ -197,8 +214,8 @@ template <layered State>
          s.pending.try_reserve(0, static_cast<std::size_t>(num_tokens + state.granularity()));
 }
 
-/// Makes an empty sequence one of this prompt with a hit. Errors: `capacity_exhausted`, with the number of available
-/// blocks, and in `shared` those that the hit shares; those of `copy`.
+/// Makes an empty sequence one of this prompt with a hit. Errors: those of `check_room`, with the blocks that the hit
+/// shares in `shared`; those of `copy`.
 template <layered State>
 [[nodiscard]] result<void> admit(State& state, group_sequence& s, std::span<const token> tokens, const hit& found,
                                  const sequence_options& options, block_copier copy,
@@ -209,10 +226,9 @@ template <layered State>
   const auto cached = static_cast<std::int64_t>(found.num_nodes) * state.granularity();
   const auto attempt = [&]() -> result<void> {
     auto plan = admission_plan{state, s.tables, found, length};
-    const auto available = plan.num_available();
-    if (plan.num_fresh() > available) {
+    if (auto checked = plan.check_room(); !checked) {
       shared = plan.take_shared();
-      return error{error_code::capacity_exhausted, "number of blocks needed", plan.num_fresh(), available};
+      return checked;
     }
     return plan.carry_out(copy);
   };
@@ -232,10 +248,10 @@ template <layered State>
 }
 
 /// Chooses, of two refusals, with a hit and without, the one that lacks fewer blocks, unless a pool of this size never
-/// has as many as it takes without.
+/// has as many as it takes with the hit.
 [[nodiscard]] inline const error& nearer(const error& with_hit, const error& without, std::int64_t pool_size) noexcept {
   const auto missing = [](const error& refused) { return refused.value - refused.limit; };
-  return without.value <= pool_size && missing(with_hit) < missing(without) ? with_hit : without;
+  return with_hit.value <= pool_size && missing(with_hit) < missing(without) ? with_hit : without;
 }
 
 /// Errors: `invalid_argument`.
@@ -244,6 +260,13 @@ template <layered State>
     return invalid_option(options);
   }
   return check_keys_within(prompt.keys, 0, static_cast<std::int64_t>(prompt.tokens.size()));
+}
+
+/// Whether a prompt has a hit, and could be computed without it.
+template <layered State>
+[[nodiscard]] bool fits_without(const State& state, const hit& found, std::int64_t num_tokens,
+                                const sequence_options& options) noexcept {
+  return found.num_nodes != 0 && most_blocks(state, hit{}, num_tokens, options.first_chunk) <= state.pool.size();
 }
 
 /// Makes an empty sequence one of this prompt: shares the longest prefix from which every group can continue, and takes
@@ -270,12 +293,13 @@ template <layered State>
   if (!found) {
     return found.error();
   }
-  if (const auto least = least_blocks(state, *found, num_prompt); least > state.pool.size()) {
-    return state.refuse(least, state.pool.num_available());
+  if (const auto most = most_blocks(state, *found, num_prompt, options.first_chunk); most > state.pool.size()) {
+    return state.refuse(most, state.pool.num_available());
   }
   auto shared = std::vector<block_id>{};
   auto admitted = admit(state, s, prompt.tokens, *found, options, copy, shared);
-  if (!admitted && admitted.error().code == error_code::capacity_exhausted && found->num_nodes != 0) {
+  if (!admitted && admitted.error().code == error_code::capacity_exhausted &&
+      fits_without(state, *found, num_prompt, options)) {
     // A copy needs its source and its destination at once: without the hit, the source may be evicted.
     const auto without = hit{};
     const auto reason = admitted.error();

@@ -11,17 +11,16 @@
 
 namespace pagedkv::detail {
 
-/// Whether a prompt fits with a hit, of which creation takes so many tokens. Errors: `capacity_exhausted`, with the
-/// number of available blocks also where a prompt never fits, and in `shared` those that the hit shares. May throw
-/// `std::bad_alloc`.
+/// Whether a prompt fits with a hit, of which creation takes so many tokens. Errors: those of
+/// `admission_plan::check_room`, with the blocks that the hit shares in `shared`. May throw `std::bad_alloc`.
 template <layered State>
 [[nodiscard]] result<prompt_fit> fit_with(const State& state, const hit& found, std::int64_t num_tokens,
                                           std::vector<block_id>& shared) {
   group_tables tables;
   auto plan = admission_plan<const State>(state, tables, found, num_tokens);
-  if (const auto available = plan.num_available(); plan.num_fresh() > available) {
+  if (const auto checked = plan.check_room(); !checked) {
     shared = plan.take_shared();
-    return error{error_code::capacity_exhausted, "number of blocks needed", plan.num_fresh(), available};
+    return checked.error();
   }
   return prompt_fit{static_cast<std::int64_t>(found.num_nodes) * state.granularity(), plan.num_fresh()};
 }
@@ -42,8 +41,8 @@ template <layered State>
   if (!found) {
     return found.error();
   }
-  if (const auto least = least_blocks(state, *found, num_tokens); least > state.pool.size()) {
-    return state.refusal(least, state.pool.num_available());
+  if (const auto most = most_blocks(state, *found, num_tokens, options.first_chunk); most > state.pool.size()) {
+    return state.refusal(most, state.pool.num_available());
   }
   const auto chunks = prompt_plan{num_tokens, state.granularity(), options.max_cached_tokens, options.first_chunk};
   const auto forecast = [&]() -> result<prompt_fit> {
@@ -53,7 +52,7 @@ template <layered State>
       return fit;
     }
     auto reason = fit.error();
-    if (found->num_nodes != 0) {
+    if (fits_without(state, *found, num_tokens, options)) {
       auto none = std::vector<block_id>{};
       const auto without = fit_with(state, hit{}, chunks.length(0), none);
       if (without) {
