@@ -21,6 +21,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -299,6 +300,66 @@ TEST_CASE("without a lock, compaction gathers the blocks in use below cached one
   CHECK(cache.statistics().blocks == block_counts{.in_use = 4});
   CHECK(holds_rows(cache, used, text(100, 16)));
   release_all(cache, {used});
+}
+
+TEMPLATE_TEST_CASE("a pool without a free block shrinks to the blocks in use", "[cache][resize]",
+                   (kv_cache<float32, event_queues>), (kv_cache<float32, rw_lock, event_queues>),
+                   (kv_cache<float32, sharded_mutex, event_queues>),
+                   (kv_cache<float32, lock_free, clock_sweep, event_queues>)) {
+  auto events = event_queues{small_cache(1).block_size};
+  auto cache = TestType{small_cache(8), events};
+  for (auto i = 0; i < 3; ++i) {
+    REQUIRE(cache.release(create_committed(cache, text(100 * i, 8))));
+  }
+  const auto used = create_committed(cache, text(500, 8));
+  write_rows(cache, used, text(500, 8));
+  REQUIRE(cache.statistics().blocks == block_counts{.in_use = 2, .evictable = 6});
+  const auto num_reported = [&] {
+    auto num = 0;
+    events.drain([&](const cache_event& event) { num += event.kind == event_kind::evicted; });
+    return num;
+  };
+  REQUIRE(num_reported() == 0);
+
+  const auto gathers = std::is_same_v<typename TestType::locking_type, lock_free>;  // the others move in `resize`
+  const auto moves = cache.compact().value();
+  CHECK(moves.empty() == !gathers);
+  CHECK(cache.statistics().evictions == (gathers ? 1 : 0));
+  CHECK(num_reported() == (gathers ? 1 : 0));
+  CHECK(cache.statistics().blocks == block_counts{.free = gathers, .in_use = 2, .evictable = 6 - gathers});
+  CHECK(cache.compact()->empty());
+  CHECK(holds_rows(cache, used, text(500, 8)));
+  check_sound(cache);
+
+  REQUIRE(cache.resize(3));
+  CHECK(cache.statistics().blocks == block_counts{.in_use = 2, .evictable = 1});
+  CHECK(cache.statistics().evictions == 5);
+  CHECK(num_reported() == 5 - gathers);
+  CHECK(holds_rows(cache, used, text(500, 8)));
+  check_sound(cache);
+  CHECK(cache.compact()->empty());
+  REQUIRE(cache.resize(2));
+  CHECK(cache.compact()->empty());
+  release_all(cache, {used});
+}
+
+TEST_CASE("a compaction evicts nothing where it need not or may not", "[cache][resize]") {
+  auto below = kv_cache<float32, lock_free, clock_sweep>{small_cache(4)};
+  const auto used = create_committed(below, text(0, 8));
+  REQUIRE(below.compact());
+  REQUIRE(below.release(create_committed(below, text(100, 8))));
+  CHECK(below.compact()->empty());
+  CHECK(below.statistics().blocks == block_counts{.in_use = 2, .evictable = 2});
+  release_all(below, {used});
+
+  auto keeping = kv_cache<float32, lock_free, no_eviction>{small_cache(4)};
+  REQUIRE(keeping.release(create_committed(keeping, text(100, 12))));
+  const auto last = create_committed(keeping, text(0, 4));
+  CHECK(keeping.compact()->empty());
+  CHECK(keeping.statistics().blocks == block_counts{.in_use = 1, .evictable = 3});
+  CHECK(keeping.resize(3).error().code == error_code::in_use);
+  check_sound(keeping);
+  release_all(keeping, {last});
 }
 
 TEST_CASE("a change of size that fails in the backend or the allocator leaves the size", "[cache][resize]") {

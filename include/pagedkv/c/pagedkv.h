@@ -572,7 +572,8 @@ int pagedkv_fewest_to_release(pagedkv_cache* cache, const pagedkv_sequence* sequ
 
 /* Changes the number of blocks; moves those that are in the way. Under lock_free, none move. */
 int pagedkv_resize(pagedkv_cache* cache, int32_t num_blocks, pagedkv_stream* stream);
-/* Gathers free blocks at the end. Under lock_free, with no other thread at work. */
+/* Gathers free blocks at the end. Under lock_free, with no other thread at work; cached blocks come behind those in use,
+   for which one is evicted if no block is free. */
 int pagedkv_compact(pagedkv_cache* cache, pagedkv_stream* stream);
 /* The moves of this thread's last pagedkv_resize or pagedkv_compact that succeeded; valid until its next one. */
 int pagedkv_last_moves(const pagedkv_block_pair** moves, size_t* num_moves);

@@ -29,6 +29,20 @@ void plan_moves(const Pool& pool, std::size_t first, Move&& move) {
   }
 }
 
+/// Whether a block in use is above a cached one. Requires that no other thread uses the pool.
+template <class Pool>
+[[nodiscard]] bool uses_above_cached(const Pool& pool) noexcept {
+  auto has_cached = false;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(pool.size()); ++i) {
+    const auto seen = pool.state(to_block(i));
+    if (has_cached && seen.word() != 0 && !seen.listed()) {
+      return true;
+    }
+    has_cached |= seen.listed();
+  }
+  return false;
+}
+
 /// Calls `move(from, to)` for moves after which no block in use is above a cached one, if at least one block is free. A
 /// destination is free once the moves before it are done. Requires that no other thread uses the pool. May throw
 /// `std::bad_alloc`.

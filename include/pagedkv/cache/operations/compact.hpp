@@ -2,7 +2,10 @@
 
 #include <pagedkv/cache/operations/copy_on_write.hpp>
 #include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/metrics/counters.hpp>
+#include <pagedkv/metrics/statistics.hpp>
 #include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 #include <pagedkv/pool/plan_moves.hpp>
 #include <pagedkv/storage/view.hpp>
@@ -118,8 +121,20 @@ inline void add_moves(std::vector<block_pair>& moves, std::span<const block_pair
   std::erase_if(moves, [](const block_pair& pair) { return pair.source == pair.destination; });
 }
 
+/// Evicts blocks, as many as there are victims to name, with what becomes useless; returns how many that frees. No other
+/// thread is at work.
+template <class State>
+std::int64_t evict_alone(State& state, std::span<block_id> victims) noexcept {
+  auto watched = state.chains();
+  auto num_freed = static_cast<std::int64_t>(state.pool.evict(victims, watched, state.time(), 0));
+  state.free_useless(0, [&](block_id) { ++num_freed; });
+  count<&cache_statistics::evictions>(state.counts, num_freed);
+  return num_freed;
+}
+
 /// Moves blocks so that free ones have higher ids than all others and, where a change of the size moves nothing, those
-/// in use lower ones than cached ones. Where that fails half-way, returns the moves until then.
+/// in use lower ones than cached ones, for which one of these is evicted if no block is free. Where that fails half-way,
+/// returns the moves until then.
 template <class State>
 [[nodiscard]] result<std::vector<block_pair>> compact(State& state, block_copier move, block_renamer rename) noexcept {
   if (state.pool.step_in_flight()) {
@@ -127,6 +142,10 @@ template <class State>
   }
   auto moves = result<std::vector<block_pair>>{std::vector<block_pair>{}};
   if constexpr (!runs_alone<typename State::locking_type>) {
+    if (state.pool.num_free() == 0 && uses_above_cached(state.pool)) {
+      auto victim = no_block;
+      evict_alone(state, {&victim, 1});
+    }
     moves = planned(state, [&](auto&& add) { plan_gathering(state.pool, add); });
     if (!moves) {
       return moves;

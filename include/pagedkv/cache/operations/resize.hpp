@@ -38,17 +38,13 @@ template <class State>
 void evict_to_fit(State& state, std::int64_t num_blocks) noexcept {
   const auto counts = state.pool.counts();
   auto num_left = counts.in_use + counts.retiring + counts.evictable - num_blocks;
-  auto watched = state.chains();
   auto victims = std::array<block_id, 64>{};
   while (num_left > 0) {
     const auto wanted = std::span{victims}.first(std::min(static_cast<std::size_t>(num_left), victims.size()));
-    const auto num_evicted = static_cast<std::int64_t>(state.pool.evict(wanted, watched, state.time(), 0));
-    if (num_evicted == 0) {
+    const auto num_freed = evict_alone(state, wanted);
+    if (num_freed == 0) {
       break;
     }
-    auto num_freed = num_evicted;
-    state.free_useless(0, [&](block_id) { ++num_freed; });
-    count<&cache_statistics::evictions>(state.counts, num_freed);
     num_left -= num_freed;
   }
 }
