@@ -120,6 +120,8 @@ TEST_CASE("a refusal names the argument, what it was, and what is allowed", "[me
     const auto keys = std::array{prefix_key{position, {1}}};
     return cache.append(uncommitted, token_run{std::span{out}.first(2), keys});
   };
+  const auto key = std::array{prefix_key{6, {1}}};
+  const auto only_keys = token_run{tokens{}, key};
   check_messages({
       {said(cache.slot_mapping(id, 30, slots)),
        invalid("end of the slot mapping, first_token + slots.size(), is 50, limit 40")},
@@ -148,6 +150,9 @@ TEST_CASE("a refusal names the argument, what it was, and what is allowed", "[me
       {said(batch({id, out}, 20, 0)), invalid("room for failures of a batch is 0, limit 1")},
       {said(with_key(5)), invalid("position of a key is 5, limit 6")},
       {said(with_key(8)), invalid("position of a key is 8, limit 7")},
+      {said(cache.append(uncommitted, only_keys)), invalid("number of keys without tokens is 1, limit 0")},
+      {said(cache.create_sequence(only_keys)), invalid("number of keys without tokens is 1, limit 0")},
+      {said(cache.would_fit(only_keys)), invalid("number of keys without tokens is 1, limit 0")},
       {said(cache.invalidate_blocks(std::array{block_id{20}})), invalid("block to invalidate is 20, limit 19")},
       {said(cache.resize(0)), invalid("number of blocks is 0, limit 1")},
       {said(cache.resize(21)), invalid("number of blocks is 21, limit 20")},

@@ -101,6 +101,30 @@ TEMPLATE_LIST_TEST_CASE("keys come with appended tokens, too, and go with trunca
   CHECK(cache.find_prefix({asked, keys}) == 0);
 }
 
+TEMPLATE_LIST_TEST_CASE("a key that comes without tokens is refused instead of lost", "[cache][keys]", lockings) {
+  auto cache = kv_cache<TestType, clock_sweep>{small_cache(32)};
+  const auto id = cache.create_sequence(text(0, 6)).value().id;
+  auto failures = std::array<batch_failure, 1>{};
+  auto slots = std::array<slot, 2>{};
+  for (const auto position : {-5, 0, 5, 6, 7}) {
+    const auto keys = std::array{image(position, 1)};
+    const auto run = token_run{tokens{}, keys};
+    const auto refused = cache.append(id, run);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == error_code::invalid_argument);
+    for (const auto num_ahead : {0, 2}) {
+      const auto entry = batch_entry{.id = id, .run = run, .num_ahead = num_ahead};
+      REQUIRE(cache.append_batch({&entry, 1}, {slots, failures})->num_failures == 1);
+      CHECK(failures[0].reason.code == error_code::invalid_argument);
+    }
+  }
+  REQUIRE(cache.append(id, tokens{}));
+  CHECK(cache.describe(id)->num_slots == 6);
+  CHECK(cache.keys(id, {}).value() == 0);
+  check_sound(cache);
+  release_all(cache, {id});
+}
+
 TEST_CASE("keys survive eviction around them and compaction", "[cache][keys]") {
   auto cache = kv_cache<>{small_cache(8)};
   const auto keys = std::vector{image(1, 1)};

@@ -364,6 +364,8 @@ TEST_CASE("a refusal of a cache with groups names the argument, what it was, and
   auto slots = std::vector<slot>(20);
   auto out = tokens(20);
   auto none = std::vector<block_id>{};
+  const auto key = std::array{prefix_key{.position = 6}};
+  const auto only_keys = token_run{tokens{}, key};
   check_messages({
       {said(e.cache.slot_mapping(id, 0, slots, 3)), invalid("index of a group is 3, limit 2")},
       {said(e.cache.slot_mapping(id, 0, slots, 2)), invalid("index of a group, which holds no tokens, is 2")},
@@ -378,8 +380,14 @@ TEST_CASE("a refusal of a cache with groups names the argument, what it was, and
       {said(e.cache.drop_behind_windows(id, 41)), invalid("start of what is read is 41, limit 40")},
       {said(e.cache.drop_behind_windows(id, -1)), invalid("start of what is read is -1, limit 0")},
       {said(e.cache.fork(uncommitted)), invalid("number of tokens to fork that are not committed is 6, limit 0")},
-      {said(e.cache.create_sequence(counted(4), {.saving = {.every = -1}})), invalid("state_saving.every is -1, limit 0")},
+      {said(e.cache.create_sequence(counted(4), {.saving = {.every = -1}})),
+       invalid("state_saving.every is -1, limit 0")},
       {said(e.cache.invalidate_blocks(std::array{block_id{60}})), invalid("block to invalidate is 60, limit 59")},
+      {said(e.cache.append(uncommitted, token_run{counted(2), key})), "no refusal"},
+      {said(e.cache.append(uncommitted, token_run{counted(2), key})), invalid("position of a key is 6, limit 8")},
+      {said(e.cache.append(uncommitted, only_keys)), invalid("number of keys without tokens is 1, limit 0")},
+      {said(e.cache.create_sequence(only_keys)), invalid("number of keys without tokens is 1, limit 0")},
+      {said(e.cache.would_fit(only_keys)), invalid("number of keys without tokens is 1, limit 0")},
       {said(e.cache.create_sequence(counted(4000, 200))),
        "never fits: number of blocks needed is " + std::to_string(e.cache.would_fit(counted(4000, 200)).error().value) +
            ", limit 60"},

@@ -184,13 +184,13 @@ template <layered State>
   if (auto checked = check_slots_ahead(num_ahead); !checked) {
     return checked;
   }
-  if (tokens.empty() && num_ahead == 0) {
-    s.last_access = state.time();
-    return {};
-  }
   const auto num_tokens = s.num_tokens + static_cast<std::int64_t>(tokens.size());
   if (auto checked = check_keys(run.keys, s, num_tokens); !checked) {
     return checked;
+  }
+  if (tokens.empty() && num_ahead == 0) {
+    s.last_access = state.time();
+    return {};
   }
   const auto num_pending = state.num_pending(s);
   s.forget_room();  // the pending tokens may move

@@ -34,13 +34,13 @@ template <class State>
   if (auto checked = check_slots_ahead(num_ahead); !checked) {
     return checked;
   }
-  if (run.tokens.empty() && num_ahead == 0) {
-    s.last_access = state.time();
-    return {};
-  }
   const auto num_tokens = s.num_tokens + static_cast<std::int64_t>(run.tokens.size());
   if (auto checked = check_keys(run.keys, s, num_tokens); !checked) {
     return checked;
+  }
+  if (run.tokens.empty() && num_ahead == 0) {
+    s.last_access = state.time();
+    return {};
   }
   if (!reserve_keys(s, run.keys)) {
     return error{error_code::out_of_memory, "number of keys", static_cast<std::int64_t>(run.keys.size())};

@@ -23,8 +23,10 @@ namespace pagedkv::host::attention {
                  call.view.key_pieces.piece, 0);
   }
   if (call.num_heads <= 0 || call.num_heads % call.view.num_kv_heads != 0) {
-    return wrong("num_heads of the queries, which has to be a multiple of the limit,", call.num_heads,
-                 call.view.num_kv_heads);
+    const auto num_kv_heads = std::int64_t{call.view.num_kv_heads};
+    const auto group_size = std::max((call.num_heads + (num_kv_heads - 1) / 2) / num_kv_heads, std::int64_t{1});
+    return wrong("num_heads of the queries, no multiple of the KV heads,", call.num_heads,
+                 group_size * num_kv_heads);
   }
   return validate(call.options);
 }

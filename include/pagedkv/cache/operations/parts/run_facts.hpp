@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <new>
 #include <span>
@@ -22,9 +23,12 @@ namespace pagedkv::detail {
   return {};
 }
 
-/// Errors: `invalid_argument` for keys out of order, before `least`, or not before `end`.
+/// Errors: `invalid_argument` for keys out of order, before `least`, or not before `end`; for any if these are equal.
 [[nodiscard]] inline result<void> check_keys_within(std::span<const prefix_key> keys, std::int64_t least,
                                                     std::int64_t end) noexcept {
+  if (!keys.empty() && least == end) {  // no position would do
+    return error{error_code::invalid_argument, "number of keys without tokens", std::ssize(keys), 0};
+  }
   for (const auto& key : keys) {
     if (key.position < least || key.position >= end) {
       return error{error_code::invalid_argument, "position of a key", key.position,
