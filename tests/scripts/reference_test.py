@@ -1,14 +1,21 @@
-"""The reference is made without a warning, and public symbols of the main headers have comments; missing ones are found."""
+"""The reference is made without a warning; comments of the headers that users include say what they have to say, and those that do not
+are found."""
 
+import fnmatch
 import os
 import pathlib
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
 SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
 CHECK = SOURCE_ROOT / "scripts" / "lib" / "check_reference.py"
+sys.path.insert(0, str(CHECK.parent))
+
+import check_reference
 
 HEADER = """#pragma once
 
@@ -35,40 +42,101 @@ struct described {
 
 struct plain {};
 
+/// Has a value. Errors: `invalid_argument`.
+result<int> careful();
+/// Has a value.
+result<int> careless();
+
+/// Does what `careful` does.
+result<int> also_careful();
+
+}  // namespace pagedkv
+"""
+
+FACADE = """#pragma once
+
+namespace pagedkv {
+
+/// A cache.
+class basic_kv_cache {
+ public:
+  /// Constant time.
+  int size() const;
+
+  /// Linear in the tokens. Errors: those of `size`.
+  result<int> append(int token);
+
+  /// Returns the blocks.
+  void release();
+
+  /// O(blocks).
+  result<void> commit();
+};
+
 }  // namespace pagedkv
 """
 
 
 @unittest.skipIf(shutil.which("doxygen") is None, "doxygen is not installed")
 class Reference(unittest.TestCase):
-    def make(self, root):
+    def make(self, root, *patterns):
         """Doxygen's output for a tree with our configuration, and the check's, from a folder of their own."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         settings = (SOURCE_ROOT / "docs" / "Doxyfile").read_text() + f"OUTPUT_DIRECTORY = {folder.name}\nGENERATE_HTML = NO\n"
         settings += f"INPUT_FILTER = \"sed -f {SOURCE_ROOT / 'scripts' / 'lib' / 'reference.sed'}\"\n"
         made = subprocess.run(["doxygen", "-"], cwd=root, input=settings, capture_output=True, text=True)
-        check = ["python3", CHECK, pathlib.Path(folder.name) / "xml", root / "include"]
+        check = ["python3", CHECK, pathlib.Path(folder.name) / "xml", root / "include", *patterns]
         return made, subprocess.run([str(word) for word in check], capture_output=True, text=True)
 
-    def test_every_public_symbol_has_a_comment(self):
+    def check(self, name, text):
+        """The check of one header, in a tree with another one that is the library's own."""
+        with tempfile.TemporaryDirectory() as folder:
+            headers = pathlib.Path(folder) / "include" / "pagedkv"
+            for path, content in ((name, text), ("pool/pool.hpp", "#pragma once\nint bare();\n")):
+                (headers / path).parent.mkdir(parents=True)
+                (headers / path).write_text(content)
+            made, checked = self.make(pathlib.Path(folder), "pool/*.hpp")
+        self.assertEqual((made.returncode, made.stderr), (0, ""))
+        self.assertEqual(checked.returncode, 1)
+        return checked.stdout.splitlines()
+
+    def test_comments_say_what_they_have_to(self):
         made, checked = self.make(SOURCE_ROOT)
         self.assertEqual((made.returncode, made.stderr), (0, ""))
         self.assertEqual(checked.returncode, 0, checked.stdout)
 
-    def test_symbols_without_a_comment_are_found(self):
+    def test_headers_that_pages_and_examples_include_are_checked(self):
+        pages = [SOURCE_ROOT / "README.md", *(SOURCE_ROOT / "docs").glob("*.md"), *(SOURCE_ROOT / "examples").rglob("*.?pp")]
+        included = {name for page in pages for name in re.findall(r"<pagedkv/([\w/]+\.h(?:pp)?)>", page.read_text())}
+        self.assertIn("device/backend.hpp", included)
+        own = {name for pattern in check_reference.OWN_HEADERS for name in fnmatch.filter(included, pattern)}
+        self.assertEqual(own, set())
+        self.assertEqual(fnmatch.filter(check_reference.OWN_HEADERS, "policy/*"), [])
+
+    def test_symbols_without_a_comment_and_errors_without_a_name_are_found(self):
+        self.assertEqual(self.check("core/ids.hpp", HEADER), [
+            "core/ids.hpp:14: function pagedkv::described::bare has no comment",
+            "core/ids.hpp:24: struct pagedkv::plain has no comment",
+            "core/ids.hpp:29: function pagedkv::careless does not name its errors",
+            "11 public symbols in 1 headers, 3 faults",
+        ])
+
+    def test_operations_of_a_facade_without_their_cost_are_found(self):
+        self.assertEqual(self.check("cache/kv_cache.hpp", FACADE), [
+            "cache/kv_cache.hpp:15: function pagedkv::basic_kv_cache::release does not name its cost",
+            "cache/kv_cache.hpp:18: function pagedkv::basic_kv_cache::commit does not name its errors",
+            "5 public symbols in 1 headers, 2 faults",
+        ])
+
+    def test_a_pattern_that_matches_nothing_is_found(self):
         with tempfile.TemporaryDirectory() as folder:
             header = pathlib.Path(folder) / "include" / "pagedkv" / "core" / "ids.hpp"
             header.parent.mkdir(parents=True)
-            header.write_text(HEADER)
-            made, checked = self.make(pathlib.Path(folder))
-        self.assertEqual((made.returncode, made.stderr), (0, ""))
+            header.write_text("#pragma once\n/// A comment.\nint f();\n")
+            _, checked = self.make(pathlib.Path(folder), "gone/*.hpp")
         self.assertEqual(checked.returncode, 1)
-        self.assertEqual(checked.stdout.splitlines(), [
-            "core/ids.hpp:14: function pagedkv::described::bare has no comment",
-            "core/ids.hpp:24: struct pagedkv::plain has no comment",
-            "8 public symbols in the main headers, 2 without a comment",
-        ])
+        self.assertIn("the pattern gone/*.hpp matches no header\n", checked.stdout)
 
     def test_a_warning_fails(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -101,6 +101,7 @@ class attention_planner {
   /// shares grow or shrink with their rows until they differ by a sixteenth. Then, and when rows were added or removed,
   /// makes a new plan; so it does when a row has become shorter than its shared prefix. Call `plan` instead after a
   /// sequence was cut there and continued, or replaced by another one. New prefixes are found by a new plan only.
+  /// Errors: those of `plan`.
   [[nodiscard]] result<void> update(const attention_batch& batch) noexcept {
     const auto same_rows = batch.num_rows() == num_rows() && shape_.split_tokens == 0 && shape_.max_query_tokens == 0;
     if (!same_rows) {

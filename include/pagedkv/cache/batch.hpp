@@ -15,7 +15,7 @@ namespace pagedkv {
 struct batch_entry {
   static constexpr auto no_commit = std::int64_t{-1};
 
-  sequence_id id{};
+  sequence_id id{};                              // to which it belongs
   token_run run = {};                            // to append; may be empty
   std::int64_t num_computed_tokens = no_commit;  // to commit, before the run is appended
   std::int64_t num_ahead = 0;                    // slots to reserve behind the run

@@ -86,6 +86,11 @@ namespace pagedkv {
 /// With `layer_groups`, layers are those of `cache_config::groups`, and the last argument of what concerns one group is
 /// its number. Without, there is one, number 0.
 ///
+/// An operation that names a sequence or a batch of them can answer `unknown_sequence`, beside the errors of its own
+/// comment. Each comment names the cost to the calling thread, beside copies on a stream and the wait for a lock. An
+/// eviction counts as constant time; the policy's header says where it searches. A refusal while steps are open reads
+/// one bit more per block of the pool. Where layers differ, costs are times the number of groups.
+///
 /// `kv_cache<Policies...>` names one: `Changes` are the policies that differ from `Defaults`, in the order of
 /// `cache_axes`.
 template <class Defaults, class... Changes>
@@ -128,7 +133,9 @@ class basic_kv_cache {
   basic_kv_cache(const cache_config& config, events_type events)
       : basic_kv_cache(config, allocator_type{}, backend_type{}, std::move(events)) {}
 
-  /// A cache, with what the constructor throws as an error. In a pointer, because caches do not move.
+  /// A cache, with what the constructor throws as an error. In a pointer, because caches do not move. Linear in
+  /// `cache_config::capacity` and `max_sequences`, beside what the allocator does. Errors: `invalid_argument`,
+  /// `out_of_memory`, and those of the allocator.
   [[nodiscard]] static result<std::unique_ptr<basic_kv_cache>> create(const cache_config& config,
                                                                       allocator_type memory = allocator_type{},
                                                                       backend_type backend = backend_type{},
@@ -149,15 +156,15 @@ class basic_kv_cache {
     return create(config, allocator_type{}, backend_type{}, std::move(events));
   }
 
-  /// The configuration that the constructor was given; `num_blocks()` is the size now.
+  /// The configuration that the constructor was given; `num_blocks()` is the size now. Constant time.
   [[nodiscard]] const cache_config& config() const noexcept { return state_.config; }
-  /// How groups share blocks.
+  /// How groups share blocks. Constant time.
   [[nodiscard]] const memory_plan& plan() const noexcept
     requires layers_differ
   {
     return storage_.plan();
   }
-  /// Blocks of the pool now: `cache_config::num_blocks` until the first `resize`.
+  /// Blocks of the pool now: `cache_config::num_blocks` until the first `resize`. Constant time.
   [[nodiscard]] std::int32_t num_blocks() const noexcept {
     const auto guard = shared_guard{mutex_};
     return state_.pool.size();
@@ -177,8 +184,9 @@ class basic_kv_cache {
   }
 
   /// Extends a sequence. Takes a block only at the start of one, and first copies the last block, on `on`, if others
-  /// can see it (see `commit`). Otherwise four stores. Errors: `capacity_exhausted` (not now), `never_fits`,
-  /// `invalid_argument` for keys, `out_of_memory`, and those of the backend.
+  /// can see it (see `commit`). Otherwise four stores. Constant time for a token; linear in a run. Errors:
+  /// `capacity_exhausted` (not now), `never_fits`, `invalid_argument` for keys, `out_of_memory`, and those of the
+  /// backend.
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::append(state_, id, next, [&](auto& s, const token_run& run) { return extend(s, run, on); });
@@ -191,20 +199,21 @@ class basic_kv_cache {
 
   /// Takes blocks of every group for `num_ahead` tokens after the last one; `slot_mapping` gives their slots, and later
   /// appends use them. Truncation releases them. After a fork within a block, `slot_mapping` refuses slots ahead until
-  /// they are reserved again, or the other sequence has gone. Errors: those of `append`.
+  /// they are reserved again, or the other sequence has gone. Linear in the blocks that it takes. Errors: those of
+  /// `append`.
   [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::reserve_slots(state_, id, num_ahead, copier(on));
   }
 
-  /// Declares that the K/V of the first `num_tokens` is written before anything that is enqueued from now on reads
-  /// it, and publishes the full blocks among them. So the kernels need not have run: commit may be called as soon as
-  /// nothing can keep them from being enqueued ahead of the readers', on one stream or behind an event. Prompts of
-  /// one batch share when each is committed before the next is created; create them in the order of their rank, since
-  /// what is published stays so when its writer gives way. Copies that the cache itself enqueues, on write in
-  /// `append` and in `compact`, read committed K/V, too: enqueue the kernels before the call, on its stream or ahead
-  /// of an event that its stream waits for. Errors: `invalid_argument` beyond the length, or before what was
-  /// committed; `out_of_memory` for keys.
+  /// Declares that the K/V of the first `num_tokens` is written before anything that is enqueued from now on reads it,
+  /// and publishes the full blocks among them. So the kernels need not have run: commit may be called as soon as
+  /// nothing can keep them from being enqueued ahead of the readers', on one stream or behind an event. Prompts of one
+  /// batch share when each is committed before the next is created; create them in the order of their rank, since what
+  /// is published stays so when its writer gives way. Copies that the cache itself enqueues, on write in `append` and
+  /// in `compact`, read committed K/V, too: enqueue the kernels before the call, on its stream or ahead of an event
+  /// that its stream waits for. Constant time where no block fills; otherwise linear in the tokens that it publishes.
+  /// Errors: `invalid_argument` beyond the length, or before what was committed; `out_of_memory` for keys.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::commit(state_, id, num_tokens, [&](auto& s) {
@@ -218,32 +227,34 @@ class basic_kv_cache {
 
   /// Commits, appends and maps slots for a batch under one lock. Entries get blocks in their order. A failed entry
   /// changes nothing, except that its commit stays if only its append fails; the other entries are executed. Copies on
-  /// write run on `on`. Errors of an entry are those of `commit` and `append`. Errors of the call, which then changes
-  /// nothing: `invalid_argument` when `out` is too small for slots or failures.
+  /// write run on `on`. Linear in the entries, their tokens, and the tokens that their commits publish. Errors of an
+  /// entry are those of `commit` and `append`. Errors of the call, which then changes nothing: `invalid_argument` when
+  /// `out` is too small for slots or failures.
   [[nodiscard]] result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out,
                                                    stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::append_batch(state_, entries, out, copier(on));
   }
 
-  /// A second sequence on the same blocks, but for those reserved ahead. The first must be committed to its end.
-  /// Errors: `invalid_argument` otherwise, `limit_reached` (`max_sequences`, or references to one block),
-  /// `out_of_memory`; where layers differ, also `capacity_exhausted`, and those of the backend.
+  /// A second sequence on the same blocks, but for those reserved ahead. The first must be committed to its end. Linear
+  /// in its blocks and keys. Errors: `invalid_argument` otherwise, `limit_reached` (`max_sequences`, or references to
+  /// one block), `out_of_memory`; where layers differ, also `capacity_exhausted`, and those of the backend.
   [[nodiscard]] result<sequence_id> fork(sequence_id id, copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::fork(state_, id, copier(on));
   }
 
   /// Keeps the first `num_tokens` with their keys, and gives back slots ahead. Whole blocks past the end are released;
-  /// published ones stay published. A prompt that is cut ends there. Errors: `invalid_argument` beyond the length, and
-  /// before what the sequence still holds.
+  /// published ones stay published. A prompt that is cut ends there. Linear in the blocks that it releases. Errors:
+  /// `invalid_argument` beyond the length, and before what the sequence still holds.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::truncate(state_, id, num_tokens);
   }
 
   /// Releases blocks that end before token `num_tokens`, which must be committed. Positions of later tokens stay.
-  /// Groups with a window do it by themselves. Errors: `invalid_argument` beyond the committed tokens.
+  /// Groups with a window do it by themselves. Linear in the blocks that it releases. Errors: `invalid_argument` beyond
+  /// the committed tokens.
   [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
     static_assert(!layers_differ, "groups with a window release their blocks by themselves: give them a window");
     const auto guard = exclusive_guard{mutex_};
@@ -251,8 +262,8 @@ class basic_kv_cache {
   }
 
   /// Releases blocks behind the windows of the token at `num_tokens`, which have no K/V: the tokens before it were
-  /// computed elsewhere, and only what later ones read is here. Commit them afterwards. Errors: `invalid_argument`
-  /// beyond the length.
+  /// computed elsewhere, and only what later ones read is here. Commit them afterwards. Linear in the blocks that it
+  /// releases. Errors: `invalid_argument` beyond the length.
   [[nodiscard]] result<void> drop_behind_windows(sequence_id id, std::int64_t num_tokens) noexcept
     requires layers_differ
   {
@@ -260,7 +271,7 @@ class basic_kv_cache {
     return detail::skip_to_windows(state_, id, num_tokens);
   }
   /// The next length whose commit saves the state, if it is committed exactly: the end of a chunk. The largest number
-  /// if there is none.
+  /// if there is none. Constant time. Errors: `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<std::int64_t> next_saved_length(sequence_id id) const noexcept
     requires layers_differ
   {
@@ -268,27 +279,28 @@ class basic_kv_cache {
     return detail::next_saved_length(state_, id);
   }
 
-  /// Ends a sequence and returns its blocks: published ones become evictable, deepest first, the others free. The
-  /// hint is for the eviction policy.
+  /// Ends a sequence and returns its blocks: published ones become evictable, deepest first, the others free. The hint
+  /// is for the eviction policy. Linear in its blocks. Errors: `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::release(state_, id, hint);
   }
 
-  /// Keeps the longest published prefix of these tokens from eviction until `unpin`. Errors: `limit_reached` with
-  /// `cache_config::max_sequences` pins, `out_of_memory`.
+  /// Keeps the longest published prefix of these tokens from eviction until `unpin`. Linear in the tokens. Errors:
+  /// `limit_reached` with `cache_config::max_sequences` pins, `out_of_memory`.
   [[nodiscard]] result<pinning> pin(const token_run& run, salt salt = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::pin(state_, run, salt);
   }
 
-  /// Ends a pin: its prefix may be evicted again. Errors: `unknown_pin`; under `lock_free`, `sequence_busy` while
-  /// another thread ends it.
+  /// Ends a pin: its prefix may be evicted again. Linear in its blocks. Errors: `unknown_pin`; under `lock_free`,
+  /// `sequence_busy` while another thread ends it.
   [[nodiscard]] result<void> unpin(pin_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::unpin(state_, static_cast<std::uint64_t>(id));
   }
   /// Ends every pin; returns their number. Ids of pins are stale afterwards, except those of pins made meanwhile.
+  /// Linear in `max_sequences` and in the blocks of all pins.
   std::int64_t unpin_all() noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::unpin_all(state_, [&](std::uint64_t id) { return detail::unpin(state_, id); });
@@ -342,7 +354,7 @@ class basic_kv_cache {
   }
 
   /// Chained hashes of the full blocks of a prompt, for `token_run::hashes`: computed once, as it arrives, outside of
-  /// every lock. Fills `hashes` as far as there is room; returns how many.
+  /// every lock. Fills `hashes` as far as there is room; returns how many. Linear in the tokens that it hashes.
   [[nodiscard]] std::size_t hash_blocks(const token_run& prompt, std::span<std::uint64_t> hashes,
                                         salt salt = salt::none) const noexcept {
     return detail::hash_blocks(state_, prompt, salt, hashes);
@@ -350,7 +362,7 @@ class basic_kv_cache {
 
   /// Number of additional blocks for an allocation if these sequences were released, beside those that a sequence
   /// created from `prompt` would share: the gain of preempting them. Ignores sequences that are gone or busy. O(n log
-  /// n) in their blocks.
+  /// n) in their blocks. Errors: `out_of_memory`.
   [[nodiscard]] result<release_gain> gain_of_releasing(std::span<const sequence_id> ids,
                                                        const token_run& prompt = {},
                                                        salt salt = salt::none) const noexcept {
@@ -359,7 +371,7 @@ class basic_kv_cache {
   }
   /// Which of these sequences to release in order to gain so many blocks, at once or with open steps: as positions in
   /// `ids`, ascending. As few as possible from the first on, without those that gain nothing; none when all are not
-  /// enough. O(n log n) in their blocks.
+  /// enough. O(n log n) in their blocks. Errors: `out_of_memory`.
   [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(std::span<const sequence_id> ids,
                                                                    std::int64_t num_blocks,
                                                                    const token_run& prompt = {},
@@ -376,19 +388,20 @@ class basic_kv_cache {
     const auto guard = exclusive_guard{mutex_};
     return detail::begin_step(state_, ids);
   }
-  /// Opens a step that may use any block in use, also by later sequences and pins.
+  /// Opens a step that may use any block in use, also by later sequences and pins. Constant time. Errors:
+  /// `limit_reached` with 64 steps in flight.
   [[nodiscard]] result<step_id> begin_step() noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::begin_step(state_);
   }
-  /// The step's kernels have run. Steps retire in any order; a block waits for its step and all before it. Errors:
-  /// `unknown_step`.
+  /// The step's kernels have run. Steps retire in any order; a block waits for its step and all before it. O(blocks
+  /// that wait + pool / 64). Errors: `unknown_step`.
   [[nodiscard]] result<void> retire_step(step_id step) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::retire_step(state_, step);
   }
 
-  /// Sets the time that dates sequences and ends retention. Never goes back.
+  /// Sets the time that dates sequences and ends retention. Never goes back. Constant time.
   void advance_time(timestamp now) noexcept {
     const auto guard = exclusive_guard{mutex_};
     detail::advance_time(state_, now);
@@ -398,23 +411,25 @@ class basic_kv_cache {
     return state_.time();
   }
 
-  /// Lengths, times and options of a sequence. Errors: `unknown_sequence`, `sequence_busy`.
+  /// Lengths, times and options of a sequence. Constant time. Errors: `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<sequence_info> describe(sequence_id id) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::describe(state_, id);
   }
 
   /// Fills `slots` for the tokens from `first_token` on, reserved ones included; `skip_slot` where blocks were released
-  /// behind a window. Errors: `invalid_argument` outside of them, for a group that there is not, and for one of states.
+  /// behind a window. Linear in the slots. Errors: `invalid_argument` outside of them, for a group that there is not,
+  /// and for one of states.
   [[nodiscard]] result<void> slot_mapping(sequence_id id, std::int64_t first_token, std::span<slot> slots,
                                           std::size_t group = 0) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::slot_mapping(state_, id, first_token, slots, group);
   }
 
-  /// Copies a group's block table from the entry at `first_block` on, or the blocks of the sequence's state, and returns
-  /// the table's size. An append changes only entries from that of its first token on. Errors: `invalid_argument` when
-  /// `blocks` is too short, `first_block` is beyond the table, or there is no such group.
+  /// Copies a group's block table from the entry at `first_block` on, or the blocks of the sequence's state, and
+  /// returns the table's size. An append changes only entries from that of its first token on. Linear in the entries
+  /// that it copies. Errors: `invalid_argument` when `blocks` is too short, `first_block` is beyond the table, or there
+  /// is no such group.
   [[nodiscard]] result<std::size_t> block_table(sequence_id id, std::span<block_id> blocks, std::size_t first_block = 0,
                                                 std::size_t group = 0) const noexcept {
     const auto guard = shared_guard{mutex_};
@@ -422,7 +437,8 @@ class basic_kv_cache {
   }
 
   /// Tokens that a group's table lacks between the sinks and its first kept block: a kernel that reads the table finds
-  /// token `i` of the sequence, behind the sinks, at `i - num_skipped_tokens`.
+  /// token `i` of the sequence, behind the sinks, at `i - num_skipped_tokens`. Constant time. Errors:
+  /// `unknown_sequence`, `sequence_busy`, and `invalid_argument` for a group that there is not.
   [[nodiscard]] result<std::int64_t> num_skipped_tokens(sequence_id id, std::size_t group = 0) const noexcept
     requires layers_differ
   {
@@ -430,13 +446,14 @@ class basic_kv_cache {
     return detail::num_skipped_tokens(state_, id, group);
   }
 
-  /// Copies the tokens from `first_token` on. Errors: `invalid_argument` outside of them, and where blocks were
-  /// dropped.
+  /// Copies the tokens from `first_token` on. Linear in them. Errors: `invalid_argument` outside of them, and where
+  /// blocks were dropped.
   [[nodiscard]] result<void> tokens(sequence_id id, std::int64_t first_token, std::span<token> out) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::copy_tokens(state_, id, first_token, out);
   }
-  /// Copies the first of the sequence's keys, as far as there is room, and returns how many it has.
+  /// Copies the first of the sequence's keys, as far as there is room, and returns how many it has. Linear in the keys
+  /// that it copies. Errors: `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<std::size_t> keys(sequence_id id, std::span<prefix_key> out) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::copy_keys(state_, id, out);
@@ -451,9 +468,11 @@ class basic_kv_cache {
     return detail::common_prefix(state_, ids, group);
   }
 
-  /// Updates a `padded_batch` or `compressed_batch`, used with this cache and group only, with one row for each of these
-  /// sequences: their tables, and their lengths without skipped tokens, with up to `num_ahead` of the slots that are
-  /// reserved ahead, as if they had tokens. Errors: see there; `invalid_argument` for slots that cannot be ahead.
+  /// Updates a `padded_batch` or `compressed_batch`, used with this cache and group only, with one row for each of
+  /// these sequences: their tables, and their lengths without skipped tokens, with up to `num_ahead` of the slots that
+  /// are reserved ahead, as if they had tokens. Linear in the rows, in their new and changed entries and, for a
+  /// `compressed_batch`, in the entries behind a row that grew. Errors: those of its `update`; `invalid_argument` for
+  /// slots that cannot be ahead.
   template <class Batch>
   [[nodiscard]] result<void> update(Batch& batch, std::span<const sequence_id> ids, std::size_t group = 0,
                                     std::int64_t num_ahead = 0) const noexcept {
@@ -464,7 +483,10 @@ class basic_kv_cache {
   /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped.
   /// `Rows` is the element of the rows: `write<bfloat16>(…)`. Rows of the cache's own element, unless it is scaled, are
   /// copied bit for bit. A latent group takes its vectors as keys, and no values. Writing slots of blocks that are not
-  /// in use is misuse, which debug builds assert if the backend reads slots on the host.
+  /// in use is misuse, which debug builds assert if the backend reads slots on the host. Linear in the rows with
+  /// `host_backend`; a device's backend enqueues one or two launches. Errors: `invalid_argument` for a layer or group
+  /// that there is not, for rows of another shape, and for a slot outside the storage where the backend reads slots on
+  /// the host; those of the backend.
   template <element Rows = float32>
   [[nodiscard]] result<void> write(std::int32_t layer, std::span<const slot> slots,
                                    const token_rows<const typename Rows::storage>& keys,
@@ -483,7 +505,8 @@ class basic_kv_cache {
   }
 
   /// Reads keys and values of one layer through a slot mapping, asynchronously on `on`, into rows stored as `Rows`;
-  /// rows of negative slots stay unchanged. The values of a latent group are the first numbers of its vectors.
+  /// rows of negative slots stay unchanged. The values of a latent group are the first numbers of its vectors. Linear
+  /// in the rows, as `write`. Errors: those of `write`.
   template <element Rows = float32>
   [[nodiscard]] result<void> read(std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<typename Rows::storage>& keys,
@@ -499,9 +522,10 @@ class basic_kv_cache {
     }
   }
 
-  /// Attention of a batch's queries to the blocks of one layer, on `on`: see `attention_options`. `Input` and `Output` say
-  /// how queries and outputs are stored. With `host_backend`, include `pagedkv/host/attend.hpp`. Errors: those of the
-  /// backend, and `invalid_argument` for a group that there is not.
+  /// Attention of a batch's queries to the blocks of one layer, on `on`: see `attention_options`. `Input` and `Output`
+  /// say how queries and outputs are stored. With `host_backend`, include `pagedkv/host/attend.hpp`. There, linear in
+  /// the tokens that each query reads, times its heads; a device's backend enqueues. Errors: those of the backend, and
+  /// `invalid_argument` for a group that there is not.
   template <element Input = float32, element Output = Input>
     requires attention_backend_for<backend_type, element_type, Input, Output>
   [[nodiscard]] result<void> attend(std::int32_t layer, const attention_batch& batch,
@@ -516,7 +540,7 @@ class basic_kv_cache {
                                                                  on);
   }
 
-  /// The blocks of a group that holds tokens, for kernels. Valid as long as the cache.
+  /// The blocks of a group that holds tokens, for kernels. Valid as long as the cache. Constant time.
   [[nodiscard]] const block_storage_view& view([[maybe_unused]] std::size_t group = 0) const noexcept {
     static_assert(has_memory, "this cache has no memory: give kernels the engine's, with block tables and slots");
     if constexpr (layers_differ) {
@@ -525,28 +549,30 @@ class basic_kv_cache {
       return storage_.view();
     }
   }
-  /// Whole blocks, of all groups, for transfers. Valid as long as the cache.
+  /// Whole blocks, of all groups, for transfers. Valid as long as the cache. Constant time.
   [[nodiscard]] const block_storage_view& blocks() const noexcept {
     static_assert(has_memory, "this cache has no memory: copy the engine's");
     return storage_.blocks();
   }
-  /// One part of a state in one of the blocks that `block_table` names.
+  /// One part of a state in one of the blocks that `block_table` names. Constant time.
   [[nodiscard]] std::byte* state_part(std::size_t group, block_id block, std::int32_t part) const noexcept
     requires layers_differ
   {
     static_assert(has_memory, "this cache has no memory: the engine keeps states");
     return storage_.state_part(group, block, part);
   }
+  /// The backend, and the stream of events. Constant time.
   [[nodiscard]] backend_type& backend() noexcept { return backend_; }
   [[nodiscard]] events_type& events() noexcept { return state_.events; }
 
   /// Moves blocks so that all free ones have higher ids than all others, and under `lock_free` cached ones higher ids
-  /// than those in use, for which it evicts one if no block is free and the policy evicts. Returns the moves: from the id before to the id after, as if all happened
-  /// at once. They run on `on`: order them after all kernels that use the blocks, those of `commit` included. Callers
-  /// rebuild slot mappings; batches adapt at their next update. The eviction policy's knowledge of a block moves with
-  /// it. Under `sharded_mutex`, this takes 8 bytes more per block from the first compaction on; without this memory,
-  /// moved blocks count as just released, with no priority. Errors: `in_use` while a step is in flight; `out_of_memory`
-  /// and those of the backend, after which an evicted block stays evicted.
+  /// than those in use, for which it evicts one if no block is free and the policy evicts. Returns the moves: from the
+  /// id before to the id after, as if all happened at once. They run on `on`: order them after all kernels that use the
+  /// blocks, those of `commit` included. Callers rebuild slot mappings; batches adapt at their next update. The eviction
+  /// policy's knowledge of a block moves with it. Under `sharded_mutex`, this takes 8 bytes more per block from the
+  /// first compaction on; without this memory, moved blocks count as just released, with no priority. Linear in the pool
+  /// and in all block tables. Errors: `in_use` while a step is in flight; `out_of_memory` and those of the backend, after
+  /// which an evicted block stays evicted.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
     return detail::compact(state_, mover(on), renamer());
@@ -557,7 +583,7 @@ class basic_kv_cache {
   /// and all before it have retired; then they are free. So K/V can be copied elsewhere before its memory has another
   /// use: begin a step, evict, copy, retire the step. The hashes of the blocks come with the events of kind `evicted`.
   /// Where layers differ, the blocks of other groups that become useless are evicted, too, and written behind the block
-  /// that they go with as far as there is room. Errors: `unknown_step`.
+  /// that they go with as far as there is room. Linear in the blocks that it evicts. Errors: `unknown_step`.
   [[nodiscard]] result<std::int64_t> evict(std::span<block_id> blocks, step_id step) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::evict(state_, blocks, step);
@@ -585,7 +611,8 @@ class basic_kv_cache {
     return detail::resize(state_, num_blocks, mover(on), renamer(), resize_memory, wait);
   }
 
-  /// Frees every evictable block; returns how many. Errors: `in_use` while blocks are in use or retiring.
+  /// Frees every evictable block; returns how many. Linear in the pool. Errors: `in_use` while blocks are in use or
+  /// retiring.
   [[nodiscard]] result<std::int64_t> reset_prefix_cache() noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::reset_prefix_cache(state_);

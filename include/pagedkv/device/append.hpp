@@ -70,7 +70,7 @@ template <element Element, element Input>
                   : appended;
 }
 
-/// Whether the rows of queries, if there are any, hold what is rotated for so many tokens.
+/// Whether the rows of queries, if there are any, hold what is rotated for so many tokens. Errors: `invalid_argument`.
 template <class Storage>
 [[nodiscard]] result<void> check_rotated(const block_storage_view& view, const kernels::rope_queries<Storage>& queries,
                                          std::int64_t num_tokens) noexcept {
@@ -95,9 +95,9 @@ template <class Storage>
 }
 
 /// Appends, and rotates the keys and the same number of queries to `positions[i]`; queries are rotated also where the
-/// slot is negative. `positions` has as many entries as `slots`. More errors: `invalid_argument` for an odd head
-/// dimension, a rotary dimension that does not fit it, numbers of tokens that differ, queries of another shape, or values
-/// that are not like keys.
+/// slot is negative. `positions` has as many entries as `slots`. Errors: those of `append`, and `invalid_argument` for
+/// an odd head dimension, a rotary dimension that does not fit it, numbers of tokens that differ, queries of another
+/// shape, or values that are not like keys.
 template <element Element, element Input, kernels::rope_pairing Pairing>
 [[nodiscard]] result<void> rope_append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                        const token_rows<const typename Input::storage>& keys,

@@ -141,7 +141,7 @@ template <element Input, class Number>
   return described;
 }
 
-/// Checks that plan and storage fit the call.
+/// Checks that plan and storage fit the call. Errors: `invalid_argument`.
 template <element Element>
 [[nodiscard]] result<void> check_attention(const block_storage_view& view, std::int32_t layer,
                                            const attention_batch& batch, std::int32_t num_heads,

@@ -30,12 +30,13 @@ class event {
     }
   }
 
-  /// Marks the work enqueued so far; replaces an earlier mark.
+  /// Marks the work enqueued so far; replaces an earlier mark. Errors: `backend_failure`.
   [[nodiscard]] result<void> record(runtime::stream stream) noexcept {
     return to_result(runtime::record_event(handle_, stream), "the recording of an event");
   }
 
-  /// Whether the work before the mark is done; true when nothing was recorded.
+  /// Whether the work before the mark is done; true when nothing was recorded. Errors: `backend_failure`, also of the
+  /// work before.
   [[nodiscard]] result<bool> reached() const noexcept {
     const auto status = runtime::query_event(handle_);
     if (status == runtime::success || status == runtime::error_not_ready) {
@@ -44,12 +45,12 @@ class event {
     return to_result(status, "the query of an event").error();
   }
 
-  /// Waits until the work before the mark is done.
+  /// Waits until the work before the mark is done. Errors: `backend_failure`, also of the work before.
   [[nodiscard]] result<void> synchronize() const noexcept {
     return to_result(runtime::synchronize_event(handle_), "the wait for an event");
   }
 
-  /// Makes later work in `stream` wait for the mark. The call does not wait.
+  /// Makes later work in `stream` wait for the mark. The call does not wait. Errors: `backend_failure`.
   [[nodiscard]] result<void> hold(runtime::stream stream) const noexcept {
     return to_result(runtime::wait_for_event(stream, handle_), "a stream's wait for an event");
   }

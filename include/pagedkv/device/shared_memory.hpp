@@ -26,7 +26,7 @@ static_assert(std::is_trivially_copyable_v<memory_handle>);
 /// from it must be complete before. A process opens a handle once, and never its own.
 class shared_memory {
  public:
-  /// Opens the memory on a device, which is the memory's own or a peer of it.
+  /// Opens the memory on a device, which is the memory's own or a peer of it. Errors: `backend_failure`.
   [[nodiscard]] static result<shared_memory> open(const memory_handle& handle, int device = 0) noexcept {
     const auto scope = device_scope(device);
     auto* opened = static_cast<void*>(nullptr);

@@ -5,7 +5,8 @@
 
 namespace pagedkv::hip {
 
-/// Success, or `backend_failure` with the call and the runtime's message. `call` has static storage.
+/// Success, or the error of a call of the runtime. `call` has static storage. Errors: `backend_failure` with the call
+/// and the runtime's message.
 [[nodiscard]] inline result<void> to_result(runtime::status status, const char* call) noexcept {
   if (status == runtime::success) {
     return {};

@@ -74,7 +74,7 @@ struct release_numbers {
       static_cast<float*>(::operator new(bytes, release_numbers::alignment)));
 }
 
-/// Runs a checked operation.
+/// Runs a checked operation. Errors: `out_of_memory`.
 [[nodiscard]] inline result<void> run(const attention_call& call, kernels code, workers threads) noexcept {
   const auto attend = [&]() -> result<void> {
     const auto plan = make_plan(call, threads.size());

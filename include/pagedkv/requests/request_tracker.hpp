@@ -79,8 +79,9 @@ class request_tracker {
                          [&](request_id, const request_info& request) { releases_.release(request.sequence, {}); });
   }
 
-  /// Starts a request. Errors: those of `create_sequence`; `capacity_exhausted` only after free blocks, evictable
-  /// blocks and (if allowed) preemption; `limit_reached` (`tracker_config::max_open`).
+  /// Starts a request. Linear in the prompt; with preemption, also O(n log n) in the running requests and in the blocks
+  /// of those that rank below. Errors: those of `create_sequence`; `capacity_exhausted` only after free blocks,
+  /// evictable blocks and (if allowed) preemption; `limit_reached` (`tracker_config::max_open`).
   [[nodiscard]] tracker_result<submission> submit(const token_run& prompt, const request_options& options = {},
                                                   stream on = {}) noexcept {
     const auto cell = records_.reserve();  // before another is preempted
@@ -104,8 +105,8 @@ class request_tracker {
   }
 
   /// Restarts a preempted request on all its tokens so far. Its prompt ends where it ended at submission; the other
-  /// tokens are its answer. Errors: those of `submit`; `not_preempted`, `already_ended`, `unknown_request`;
-  /// `sequence_busy` while another thread saves its K/V.
+  /// tokens are its answer. Linear in the tokens, and as `submit` with preemption. Errors: those of `submit`;
+  /// `not_preempted`, `already_ended`, `unknown_request`; `sequence_busy` while another thread saves its K/V.
   [[nodiscard]] tracker_result<submission> resume(request_id id, const token_run& tokens, stream on = {}) noexcept {
     const auto waiting = records_.describe_resumable(id);
     if (!waiting) {
@@ -128,8 +129,8 @@ class request_tracker {
     return {made, std::move(preempted)};
   }
 
-  /// Appends tokens to a running request, preempting as `submit` does. Errors: those of the cache's `append`;
-  /// `preempted`, `already_ended`, `unknown_request`.
+  /// Appends tokens to a running request, preempting as `submit` does. Linear in the tokens, and as `submit` with
+  /// preemption. Errors: those of the cache's `append`; `preempted`, `already_ended`, `unknown_request`.
   [[nodiscard]] tracker_result<void> append(request_id id, token next, stream on = {}) noexcept {
     return append(id, std::span{&next, 1}, on);
   }
@@ -155,11 +156,12 @@ class request_tracker {
     return {repeated, std::move(preempted)};
   }
 
-  /// The cache's `append_batch` for running requests: `entries[i]` names the sequence of `requests[i]`. Entries for which
-  /// blocks are missing are repeated with preemption, the highest rank first. Not so where a request has several
+  /// The cache's `append_batch` for running requests: `entries[i]` names the sequence of `requests[i]`. Entries for
+  /// which blocks are missing are repeated with preemption, the highest rank first. Not so where a request has several
   /// entries. The entries of requests that gave way count as failed, with `preempted` as the reason. New blocks of
-  /// repeated entries come last; ignore those of failed entries. Errors of the call, which then changes nothing: those
-  /// of the cache; `invalid_argument` unless there are as many requests as entries.
+  /// repeated entries come last; ignore those of failed entries. Linear in the entries, as the cache's; each entry that
+  /// is repeated costs O(entries), and as `submit` with preemption. Errors of the call, which then changes nothing:
+  /// those of the cache; `invalid_argument` unless there are as many requests as entries.
   [[nodiscard]] tracker_result<batch_outcome> append_batch(std::span<const request_id> requests,
                                                            std::span<const batch_entry> entries,
                                                            const batch_buffers& out, stream on = {}) noexcept
@@ -192,8 +194,8 @@ class request_tracker {
 
   /// A second request on the blocks of a running one, with its options and an arrival of its own: one more sample, or
   /// one more beam. It ends and is preempted by itself. Takes no block of tokens: the first append to a block that both
-  /// hold copies it. All tokens must be committed. Errors: those of the cache's `fork`; `limit_reached`
-  /// (`tracker_config::max_open`); `preempted`, `already_ended`, `unknown_request`.
+  /// hold copies it. All tokens must be committed. Linear in its blocks. Errors: those of the cache's `fork`;
+  /// `limit_reached` (`tracker_config::max_open`); `preempted`, `already_ended`, `unknown_request`.
   [[nodiscard]] result<request_fork> fork(request_id id, stream on = {}) noexcept {
     const auto running = records_.describe_in(id, request_state::running);
     if (!running) {
@@ -216,8 +218,8 @@ class request_tracker {
     return request_fork{made, *forked};
   }
 
-  /// The end of a running or preempted request. The hint is passed on to the eviction policy. Errors:
-  /// `already_ended`, `unknown_request`.
+  /// The end of a running or preempted request. The hint is passed on to the eviction policy. Linear in its blocks, and
+  /// in the records that this makes too old. Errors: `already_ended`, `unknown_request`.
   [[nodiscard]] result<void> finish(request_id id, const release_hint& hint = {}) noexcept {
     return end(id, request_state::finished, hint, {});
   }
@@ -226,28 +228,29 @@ class request_tracker {
     return end(id, request_state::failed, {}, reason);
   }
 
-  /// Takes a running request's blocks; `resume` starts it again. Errors: `preempted`, `already_ended`,
-  /// `unknown_request`.
+  /// Takes a running request's blocks; `resume` starts it again. Linear in its blocks; a policy that keeps K/V copies
+  /// it in addition. Errors: `preempted`, `already_ended`, `unknown_request`.
   [[nodiscard]] result<void> preempt(request_id id, stream on = {}) noexcept {
     releases_.release_deferred();
     return preemption_.preempt(id, on);
   }
 
   /// The preempted requests, those that rank highest first. Resume them in this order, and before requests that wait
-  /// for submission: one that is resumed ahead of its rank is preempted again for those that rank above it. Errors:
-  /// `out_of_memory`.
+  /// for submission: one that is resumed ahead of its rank is preempted again for those that rank above it. Linear in
+  /// the records, and O(n log n) in the preempted requests. Errors: `out_of_memory`.
   [[nodiscard]] result<std::vector<request_id>> resumable() const noexcept { return preemption_.resumable(); }
 
-  /// A copy of a request's record. Errors: `unknown_request`.
+  /// A copy of a request's record. Constant time. Errors: `unknown_request`.
   [[nodiscard]] result<request_info> describe(request_id id) const noexcept { return records_.describe(id); }
 
-  /// Forgets records of ended requests that are too old by the cache's time. Also done whenever a request ends.
+  /// Forgets records of ended requests that are too old by the cache's time. Also done whenever a request ends. Linear
+  /// in the records that it forgets.
   void purge() noexcept {
     releases_.release_deferred();
     records_.purge(cache_.time());
   }
 
-  /// Counts of requests, see `metrics_of<tracker_statistics>`. Exact unless other threads are at work.
+  /// Counts of requests, see `metrics_of<tracker_statistics>`. Exact unless other threads are at work. Constant time.
   [[nodiscard]] tracker_statistics statistics() const noexcept { return records_.statistics(); }
 
  private:

@@ -321,6 +321,7 @@ class basic_file_tier {
     return detail::with_memory(construct, error{error_code::out_of_memory, "bytes of a tier's files", bytes});
   }
 
+  /// Records that the files have room for.
   [[nodiscard]] std::int64_t num_places() const noexcept { return transfers_->files().num_places(); }
 
   /// Whether transfers bypass the page cache. Some file systems, of memory for example, refuse that.

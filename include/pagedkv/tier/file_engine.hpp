@@ -33,11 +33,13 @@ struct file_request {
   bool is_write = false;
 };
 
+/// A request that has ended.
 struct file_completion {
-  std::size_t slot = 0;
+  std::size_t slot = 0;      // of the request
   std::int64_t outcome = 0;  // bytes, or a negative number of `errno`
 };
 
+/// Until when `next` waits.
 using file_deadline = std::chrono::steady_clock::time_point;
 
 /// Executes requests on files, many at once. One thread at a time uses an engine.

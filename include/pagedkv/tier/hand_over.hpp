@@ -117,7 +117,7 @@ template <class Cache>
 
 /// Copies a sequence to another cache of this process, for example from the device that prefilled to the one that
 /// decodes: `accept_sequence` of its offer. The stream is the receiving cache's. Release the first sequence when the
-/// copy has run.
+/// copy has run. Errors: those of `offer_sequence` and `accept_sequence`.
 template <class From, class To>
   requires swaps_blocks<typename To::backend_type>
 [[nodiscard]] result<admission> hand_over(const From& from, sequence_id id, To& to, const offer_options& options = {},

@@ -95,7 +95,7 @@ namespace detail {
 
 /// `redis://[[user]:password@]host[:port][,host[:port]…][/database]`, where several hosts are nodes of one cluster, or
 /// `unix://[[user]:password@]/path`. Percent signs in user and password escape bytes. `rediss://` is refused: there is
-/// no TLS. Throws `std::bad_alloc`.
+/// no TLS. Errors: `invalid_argument`, whose value is the byte of the URL. Throws `std::bad_alloc`.
 [[nodiscard]] inline result<redis_config> parse_redis_url(std::string_view url) {
   const auto whole = url;
   const auto refuse = [&](const char* what) {

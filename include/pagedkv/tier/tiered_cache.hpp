@@ -182,7 +182,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   }
 
   /// A cache, with what the constructor throws as an error. In a pointer, because caches do not move. A program that is
-  /// compiled without exceptions ends when memory for the tiers is exhausted.
+  /// compiled without exceptions ends when memory for the tiers is exhausted. Linear in the blocks and in the records
+  /// that all tiers have room for. Errors: those of `kv_cache::create`, and `invalid_argument` for options of tiers.
   [[nodiscard]] static result<std::unique_ptr<basic_tiered_cache>> create(const cache_config& config,
                                                                           const tier_config& tiers, host_tier_type host,
                                                                           slower_tiers_type slower = {},
@@ -199,7 +200,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return detail::with_errors(construct, error{error_code::out_of_memory, "number of blocks", config.num_blocks});
   }
 
-  /// The records of such a cache, for tiers that are made before it. Throws `exception` for an invalid configuration.
+  /// The records of such a cache, for tiers that are made before it. Linear in the layers. Throws `exception` for an
+  /// invalid configuration.
   [[nodiscard]] static record_format format_of(const cache_config& config, std::string_view model) {
     if constexpr (layers_differ) {
       const auto plan = plan_of(config);
@@ -234,7 +236,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return made;
   }
 
-  /// How far a load has come. Zeros when nothing is loaded for the sequence.
+  /// How far a load has come. Zeros when nothing is loaded for the sequence. Linear in the transfers that have ended
+  /// since the last call.
   [[nodiscard]] load_progress poll(sequence_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
     store_.transfers().progress();
@@ -243,21 +246,22 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return progress ? *progress : load_progress{};
   }
   /// Goes on with transfers of all sequences. For a scheduler with nothing else to do: writes begin when the device has
-  /// executed the copies before them, and something has to look.
+  /// executed the copies before them, and something has to look. Linear in the transfers that have ended.
   void poll() noexcept {
     const auto guard = exclusive_guard{mutex_};
     store_.transfers().progress();
   }
 
-  /// Waits until a sequence's load is done, or the deadline.
+  /// Waits until a sequence's load is done, or the deadline. Linear in the transfers that end meanwhile.
   load_progress wait(sequence_id id, typename clock::time_point deadline = clock::time_point::max()) noexcept {
     return wait_until([&] { return poll(id).done(); }, deadline), poll(id);
   }
-  /// Waits until no transfer to or from a slower tier is under way, or the deadline; whether there is none.
+  /// Waits until no transfer to or from a slower tier is under way, or the deadline; whether there is none. Linear in
+  /// the transfers that end meanwhile.
   bool wait_idle(typename clock::time_point deadline = clock::time_point::max()) noexcept {
     return wait_until([&] { return !is_busy(); }, deadline);
   }
-  /// Executes waiting transfers here, where `tier_config::threads` is false; returns how many.
+  /// Executes waiting transfers here, where `tier_config::threads` is false; returns how many. Linear in their bytes.
   std::size_t run_transfers() noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto num_run = store_.transfers().run_transfers();
@@ -268,7 +272,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// Ends a load. The sequence shares the device's blocks with what it waited for, where another sequence has published
   /// them by now; its own ones in their place are released. It copies what has arrived behind these, without a gap, to
   /// its own blocks, on `on`, and commits it. Returns the number of tokens with K/V; those behind are to be computed.
-  /// Call it before any of them is. Without a load, it changes nothing. Errors: `unknown_sequence`, `sequence_busy`.
+  /// Call it before any of them is. Without a load, it changes nothing. Linear in the blocks of the load. Errors:
+  /// `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<std::int64_t> settle(sequence_id id, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     store_.transfers().progress();
@@ -359,6 +364,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   }
 
   /// Invalidates in all tiers. A store that others write to, too, may offer the contents again: see docs/tiers.md.
+  /// Linear in the tokens; in the pool and in all records; and in the blocks. Errors: those of `kv_cache`.
   std::int64_t invalidate_prefix(const token_run& run, salt salt = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return invalidate([&] {
@@ -377,7 +383,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto guard = exclusive_guard{mutex_};
     return invalidate([&] { return device::invalidate_blocks(blocks); });
   }
-  /// Forgets the records of all tiers, too.
+  /// Forgets the records of all tiers, too. Linear in the pool and in all records. Errors: those of `kv_cache`.
   [[nodiscard]] result<std::int64_t> reset_prefix_cache() noexcept {
     const auto guard = exclusive_guard{mutex_};
     if constexpr (layers_differ) {
@@ -439,7 +445,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using device::view;
   using device::write;
 
-  /// Searches the device's blocks alone, as in `kv_cache`.
+  /// Does the same as in `kv_cache`, with the device's blocks alone.
   [[nodiscard]] std::int64_t find_prefix(const token_run& run, salt salt = salt::none) const noexcept {
     const auto guard = guard_nodes();
     return device::find_prefix(run, salt);
@@ -488,7 +494,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   [[nodiscard]] backend_type& backend() noexcept { return device::backend(); }
   [[nodiscard]] events_type& events() noexcept { return device::events().user(); }
 
-  /// Statistics of the tier with this number: 0 is host memory, then the slower ones.
+  /// Statistics of the tier with this number: 0 is host memory, then the slower ones. Constant time.
   [[nodiscard]] tier_statistics tier(std::size_t number) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return store_.index().statistics(number);
@@ -498,17 +504,19 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
         return std::array<std::string_view, num_tiers>{host_tier_type::name, Slower::name...};
       }(static_cast<const slower_tiers_type*>(nullptr));
 
-  /// The memory of `kv_cache`, with the metadata of tiers in the index; locks the cache.
+  /// The memory of `kv_cache`, with the metadata of tiers in the index; locks the cache. Linear in the sequences and
+  /// pins.
   [[nodiscard]] memory_profile memory() const noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto profile = device::memory();
     profile.index += static_cast<std::int64_t>(store_.index().metadata_bytes());
     return profile;
   }
-  /// Bytes of the host tier's records.
+  /// Bytes of the host tier's records. Constant time.
   [[nodiscard]] std::size_t host_bytes() const noexcept { return store_.transfers().host_bytes(); }
 
-  /// A sentence for each broken invariant, as in `kv_cache`, with those of the tiers.
+  /// A sentence for each broken invariant, as in `kv_cache`, with those of the tiers. Linear in pool, block tables and
+  /// records.
   [[nodiscard]] std::vector<std::string> check_invariants() const {
     const auto guard = exclusive_guard{mutex_};
     auto broken = device::check_invariants();

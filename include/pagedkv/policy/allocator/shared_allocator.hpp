@@ -66,6 +66,7 @@ class shared_mapping {
     }
   }
 
+  /// The start of the memory; null when the system refused.
   [[nodiscard]] std::byte* data() const noexcept { return start_; }
 
  private:

@@ -35,9 +35,10 @@ struct copy_list {
     std::vector<block_pair>* pairs_ = nullptr;
   };
 
+  /// It leaves the view alone: see `backend`.
   using default_allocator = no_memory;
-
   static constexpr bool uses_storage = false;
+
   static constexpr std::string_view name = "copy_list";
 
   [[nodiscard]] result<void> synchronize(stream) noexcept { return {}; }

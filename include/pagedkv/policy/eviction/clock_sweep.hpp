@@ -144,6 +144,7 @@ class basic_clock_sweep {
   Atomic<block_id> due_{no_block};
 };
 
+/// With counters of 3 bits.
 class clock_sweep : public basic_clock_sweep<> {
  public:
   using basic_clock_sweep::basic_clock_sweep;

@@ -29,6 +29,7 @@ struct basic_lock_free {
   static constexpr std::string_view name = "lock_free";
 };
 
+/// Over `std::atomic`, without counts of contention.
 struct lock_free : basic_lock_free<> {};
 
 static_assert(locking<lock_free>);

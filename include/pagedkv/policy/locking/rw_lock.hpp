@@ -37,6 +37,7 @@ struct basic_rw_lock {
   static constexpr std::string_view name = "rw_lock";
 };
 
+/// Over `fair_shared_mutex`, under which writers do not starve.
 struct rw_lock : basic_rw_lock<fair_shared_mutex> {};
 
 static_assert(locking<rw_lock>);

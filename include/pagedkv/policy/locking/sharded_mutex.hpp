@@ -16,6 +16,7 @@ struct sharded_family {
   static constexpr bool concurrent = true;
   static constexpr std::size_t num_shards = NumShards;
 
+  /// Of one shard; debug builds check the order.
   template <lock_rank Rank>
   using mutex = ordered_mutex<Rank, Mutex, Metrics>;
 };
@@ -44,6 +45,7 @@ struct basic_sharded_mutex {
   static constexpr std::string_view name = "sharded_mutex";
 };
 
+/// 16 shards over `std::mutex`.
 struct sharded_mutex : basic_sharded_mutex<> {};
 
 static_assert(locking<sharded_mutex>);
