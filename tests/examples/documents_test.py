@@ -1,4 +1,4 @@
-"""Programs in documents compile, or are excerpts of an example; links lead to files of the repository."""
+"""Programs in documents compile, or are excerpts of an example; links lead to files of the repository; errors are explained."""
 
 import concurrent.futures
 import os
@@ -41,6 +41,13 @@ class Documents(unittest.TestCase):
         for name, block in programs():
             with self.subTest(document=name, begins=block.partition("\n")[0]):
                 self.assertTrue(block.startswith("#include") or any(block in example for example in examples))
+
+    def test_a_table_has_every_error_code(self):
+        codes = re.search(r"enum class error_code[^{]*\{(.*?)\};", (SOURCE_ROOT / "include/pagedkv/core/error.hpp").read_text(), flags=re.DOTALL)[1]
+        explained = re.findall(r"^\| `(\w+)` \|.*\|.*\|$", (SOURCE_ROOT / "docs/integrate.md").read_text(), flags=re.MULTILINE)
+        names = re.findall(r"^\s+(\w+),", codes, flags=re.MULTILINE)
+        self.assertGreater(len(names), 10)
+        self.assertEqual([name for name in names if name not in explained], [])
 
     def test_links_lead_to_files(self):
         for document in DOCUMENTS:
