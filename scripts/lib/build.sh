@@ -4,13 +4,14 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 targets=()
 
 # clang_that_links SANITIZERS: the oldest clang that compiles the tests and links with these sanitizers (`none`: without
-# any); fails if no clang does.
+# any; `fuzzer` may be among them); fails if no clang does.
 clang_that_links() {
-  local compiler program flags=()
+  local compiler program flags=() source='int main() {}'
   [ "$1" = none ] || flags=("-fsanitize=$1")
+  [[ $1 != *fuzzer* ]] || source='extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'
   program=$(mktemp)
   for compiler in clang++-{16..21}; do
-    if echo 'int main() {}' | "$compiler" "${flags[@]}" -x c++ -o "$program" - 2>/dev/null; then
+    if echo "$source" | "$compiler" "${flags[@]}" -x c++ -o "$program" - 2>/dev/null; then
       rm -f "$program"
       echo "$compiler"
       return
