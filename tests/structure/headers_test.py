@@ -1,10 +1,11 @@
-"""Each header compiles on its own, twice in a row and without a warning."""
+"""Each header compiles on its own, twice in a row and without a warning, and the oldest clang compiles what engines call."""
 
 import concurrent.futures
 import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -87,6 +88,15 @@ class SourceTree(unittest.TestCase):
             results = workers.map(lambda names: compile_chain(SOURCE_ROOT, names, folder), chains(SOURCE_ROOT))
             violations = [result for result in results if result]
         self.assertEqual(violations, [], "\n" + "\n".join(violations))
+
+    @unittest.skipUnless(shutil.which("clang++-15"), "clang 15 is not installed")
+    def test_the_oldest_clang_takes_what_engines_call(self):
+        # The calls of a cache and of a tracker, in batches too, host attention, and a tier.
+        for example in ("engine_step", "attend", "remote_tier"):
+            with self.subTest(example):
+                command = ["clang++-15", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Iinclude", "-Ikernels"]
+                done = subprocess.run([*command, f"examples/{example}.cpp"], cwd=SOURCE_ROOT, capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stderr)
 
 
 class PlantedViolations(unittest.TestCase):

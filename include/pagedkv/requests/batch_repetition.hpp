@@ -79,7 +79,10 @@ class batch_repetition {
 
   /// Forgets the failures that name `no_entry`.
   void drop_repeated() noexcept {
-    done_.num_failures -= std::ranges::remove(failures(), no_entry, &batch_failure::entry).size();
+    const auto all = failures();  // clang 15 does not take std::ranges::remove of libstdc++
+    const auto repeated = [](const batch_failure& failure) { return failure.entry == no_entry; };
+    const auto end = std::remove_if(all.begin(), all.end(), repeated);
+    done_.num_failures = static_cast<std::size_t>(end - all.begin());
   }
   void sort_failures() noexcept { std::ranges::sort(failures(), {}, &batch_failure::entry); }
 
