@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 """A tier in files beside fio, on the same file at equal sizes and depths, in one run, as a table.
 
-Usage: fio_files.py TIER_BENCH FILE [ROUNDS], with `fio` installed, TIER_BENCH the program of bench/tier and FILE a path on the disk
-to measure, for 1 GiB. The two take turns; the fastest and the median round of each are compared, since other users of a shared
+With `fio` installed. The two take turns; the fastest and the median round of each are compared, since other users of a shared
 disk come and go."""
 
+import argparse
 import json
 import os
 import statistics
 import subprocess
-import sys
 
 ENGINES = {"io_uring": ("io_uring",), "threads": ("psync", "--thread")}
 SHAPES = [(64 << 10, 32), (256 << 10, 32), (1 << 20, 32), (64 << 10, 1)]
@@ -40,7 +39,12 @@ def columns(fastest, median):
 
 
 def main():
-    program, path, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 5
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", help="of bench/tier")
+    parser.add_argument("path", help="of a file on the disk to measure, for 1 GiB")
+    parser.add_argument("rounds", nargs="?", type=int, default=5)
+    options = parser.parse_args()
+    program, path, rounds = options.program, options.path, options.rounds
     print(f"{'GB/s: fastest, median':32}{'pagedkv':18}{'fio':18}ratio")
     for engine in ENGINES:
         for direction in ("read", "write"):

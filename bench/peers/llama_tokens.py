@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Greedy decoding of examples/llama beside llama.cpp's, on equal float32 weights and threads, in one run, as a table.
 
-Usage: llama_tokens.py ENGINE_LOAD [ROUNDS], with the packages llama-cpp-python and gguf of PyPI. Two models: the one in
+With the packages llama-cpp-python and gguf of PyPI. Two models: the one in
 examples/llama/model, and a random one of 12 layers of 768 numbers. Sequences of 32 tokens get 128 more. Both sides take
 turns; compared are the fastest rounds, each by the median time of its steps. llama.cpp also runs weights in bfloat16,
 which the example's engine does not have."""
 
+import argparse
 import ctypes
 import json
 import os
@@ -17,9 +18,14 @@ import sys
 import tempfile
 import time
 
-import gguf
-import llama_cpp
-import numpy
+try:
+    import gguf
+    import llama_cpp
+    import numpy
+except ImportError as error:
+    missing = error
+else:
+    missing = None
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROMPT, ANSWER = 32, 128
@@ -162,7 +168,14 @@ def own(program, folder, batch, threads):
 
 
 def main():
-    program, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", help="engine_load, of bench/engine")
+    parser.add_argument("rounds", nargs="?", type=int, default=5)
+    options = parser.parse_args()
+    if missing:
+        print(f"llama_tokens.py: {missing}, so nothing was measured")
+        return 77
+    program, rounds = options.program, options.rounds
     silent = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(silent, ctypes.c_void_p())
     print(f"llama-cpp-python {llama_cpp.__version__}; tokens a second")
@@ -183,4 +196,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

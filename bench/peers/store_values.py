@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """A remote tier beside the store's own benchmark, at equal sizes of values, in one run, as a table.
 
-Usage: store_values.py REMOTE_TIER_BENCH [ROUNDS], with Valkey or Redis installed; the server runs on a loopback port of its own and
+With Valkey or Redis installed; the server runs on a loopback port of its own and
 is stopped. Its benchmark has 50 connections with 1 request in flight each, its default, or 1 connection with 16, as the tier has. All take
 turns; the fastest and the median round of each are compared, the tier's with the better of the benchmark's two."""
 
+import argparse
 import json
 import os
 import shutil
@@ -48,7 +49,11 @@ def own_benchmark(program, port, verb, size, connections, depth):
 
 
 def main():
-    program, rounds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", help="of the benchmark of remote tiers")
+    parser.add_argument("rounds", nargs="?", type=int, default=5)
+    options = parser.parse_args()
+    program, rounds = options.program, options.rounds
     server, benchmark = store()
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:

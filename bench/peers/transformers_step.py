@@ -9,9 +9,9 @@ Needs PyTorch and transformers. The weights are random, as in the benchmark; a s
 sequence and the choice of the most likely ones. Times are medians.
 """
 
+import argparse
 import json
 import statistics
-import sys
 import time
 
 WARM_STEPS = 6
@@ -69,10 +69,14 @@ def measure(torch, transformers, model, num_sequences, context):
     return statistics.median(times[WARM_STEPS:])
 
 
-def main(ours, both=None):
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ours", help="what device_step wrote")
+    parser.add_argument("both", nargs="?", help="a file for the figures of both")
+    options = parser.parse_args()
     import torch
     import transformers
-    figures = json.load(open(ours))
+    figures = json.load(open(options.ours))
     with torch.inference_mode():
         model = make_model(torch, transformers)
         print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}, {torch.cuda.get_device_name()}\n")
@@ -83,9 +87,9 @@ def main(ours, both=None):
             theirs = measure(torch, transformers, model, count, figures["context"])
             figures.setdefault("transformers", []).append({"sequences": count, "seconds": theirs})
             print(f"| {count} | {seconds * 1e3:.3f} | {theirs * 1e3:.3f} | {theirs / seconds:.2f} |", flush=True)
-    if both:
-        json.dump(figures, open(both, "w"))
+    if options.both:
+        json.dump(figures, open(options.both, "w"))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,11 +1,13 @@
-"""What bench/peers/managers.py prints of its measurements."""
+"""What bench/peers/managers.py prints of its measurements, and how the programs beside it say that an argument is missing."""
 
 import os
 import pathlib
+import subprocess
 import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"]) / "bench" / "peers"))
+PEERS = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"]) / "bench" / "peers"
+sys.path.insert(0, str(PEERS))
 import managers  # noqa: E402
 
 
@@ -29,6 +31,13 @@ class PeersTest(unittest.TestCase):
         said = list(managers.same_hits(found))
         self.assertIn("Blocks of 16: ours found 48 tokens cached in 3 requests.", said)
         self.assertIn("other found 64, and another number in 1 requests.", said)
+
+    def test_a_missing_argument_gives_the_usage(self):
+        for name in ("fio_files", "llama_tokens", "store_values", "transformers_step"):
+            with self.subTest(name):
+                done = subprocess.run([PEERS / f"{name}.py"], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn("usage: ", done.stderr)
 
 
 if __name__ == "__main__":
