@@ -1,7 +1,9 @@
 """Every kernel but those of AMD's own elements compiles for NVIDIA, and the backend for AMD and NVIDIA, with the compilers
-that are installed. What is absent is skipped. scripts/amd-check compiles every kernel for AMD."""
+that are installed, each version of nvcc among them: those in /usr/local/cuda*, or those that PAGEDKV_NVCC lists, with colons between
+them. What is absent is skipped. scripts/amd-check compiles every kernel for AMD."""
 
 import concurrent.futures
+import glob
 import os
 import pathlib
 import shlex
@@ -72,8 +74,16 @@ def run(*command):
     return subprocess.run([str(word) for word in command], cwd=SOURCE_ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def find_nvcc():
-    return shutil.which("nvcc") or shutil.which("nvcc", path=os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin"))
+def find_nvccs():
+    """Each nvcc once, however many links lead to it."""
+    if listed := os.environ.get("PAGEDKV_NVCC"):
+        return listed.split(os.pathsep)
+    homes = [os.environ.get("CUDA_HOME", "/usr/local/cuda"), *sorted(glob.glob("/usr/local/cuda*"))]
+    found = [shutil.which("nvcc"), *(shutil.which("nvcc", path=os.path.join(home, "bin")) for home in homes)]
+    return sorted({os.path.realpath(path) for path in found if path})
+
+
+NVCCS = find_nvccs()
 
 
 class CompilerTest(unittest.TestCase):
@@ -107,30 +117,27 @@ class Compilers(CompilerTest):
             self.skipTest("hipcc is not installed")
         self.check_answer(self.build("hipcc", "-O1", "--offload-arch=gfx90a"))
 
+    @unittest.skipUnless(NVCCS, "nvcc is not installed")
     def test_nvidia_without_a_device(self):
-        nvcc = find_nvcc()
-        if not nvcc:
-            self.skipTest("nvcc is not installed")
-        self.check_answer(self.build(nvcc, "-x", "cu", "-arch=sm_90"))
+        for nvcc in NVCCS:
+            with self.subTest(nvcc):
+                self.check_answer(self.build(nvcc, "-x", "cu", "-arch=sm_90"))
 
+    @unittest.skipUnless(NVCCS, "nvcc is not installed")
     def test_nvidia_takes_every_header(self):
-        nvcc = find_nvcc()
-        if not nvcc:
-            self.skipTest("nvcc is not installed")
         flags = ["-x", "cu", "-std=c++20", "-O0", "-arch=sm_90", "-Werror", "all-warnings", "-Iinclude", "-Ikernels"]
-        done = run(nvcc, *flags, "-c", "-o", self.folder / "headers.o", "tests/kernels/device_headers.cpp")
-        self.assertEqual(done.returncode, 0, done.stdout)
+        for nvcc in NVCCS:
+            with self.subTest(nvcc):
+                done = run(nvcc, *flags, "-c", "-o", self.folder / "headers.o", "tests/kernels/device_headers.cpp")
+                self.assertEqual(done.returncode, 0, done.stdout)
 
 
+@unittest.skipUnless(NVCCS, "nvcc is not installed")
 class Nvidia(CompilerTest):
-    """Compiles every instantiation once, for all cases."""
+    """Compiles every instantiation once with each nvcc, for all cases."""
 
     @classmethod
     def setUpClass(cls):
-        nvcc = find_nvcc()
-        if not nvcc:
-            raise unittest.SkipTest("nvcc is not installed")
-        cls.cuda = pathlib.Path(nvcc).resolve().parent.parent
         cls.objects = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.objects.cleanup)
         # Optimised as users do, they would take half as long again to compile.
@@ -138,36 +145,46 @@ class Nvidia(CompilerTest):
         flags = ["-x", "cu", "-std=c++20", *level, "-DNDEBUG", "-arch=sm_90", "-Iinclude", "-Ikernels"]
         # CDNA 3's own forms of fp8 are for AMD: scripts/amd-check compiles them.
         sources = sorted(source for source in INSTANTIATIONS.glob("*.hip") if "fnuz" not in source.stem)
+        pairs = [(nvcc, source) for nvcc in NVCCS for source in sources]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
-            results = workers.map(lambda source: run(nvcc, *flags, "-c", "-o", cls.object_of(source.stem), source), sources)
-            cls.compiled = dict(zip(sources, results))
+            results = workers.map(lambda pair: run(pair[0], *flags, "-c", "-o", cls.object_of(pair[0], pair[1].stem), pair[1]), pairs)
+            cls.compiled = dict(zip(pairs, results))
 
     @classmethod
-    def object_of(cls, element):
-        return pathlib.Path(cls.objects.name) / f"{element}.o"
+    def object_of(cls, nvcc, element):
+        return pathlib.Path(cls.objects.name) / f"{NVCCS.index(nvcc)}_{element}.o"
 
     def test_every_kernel_compiles(self):
         self.assertTrue(self.compiled)
-        for source, done in self.compiled.items():
-            with self.subTest(source.name):
+        for (nvcc, source), done in self.compiled.items():
+            with self.subTest(f"{nvcc} {source.name}"):
                 self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_from_a_host_compiler(self):
-        cuda, objects = self.cuda, [self.object_of(name) for name in ("blocks", "float16")]
         include = "#include <cuda_runtime_api.h>\n"
-        for order, text, macro in (
-            ("CUDA first", ENGINE_PROGRAM, []),
-            ("CUDA last", ENGINE_PROGRAM.replace(include, "").replace("#include <iostream>\n", "#include <iostream>\n" + include), ["-DPAGEDKV_NVIDIA"]),
-        ):
-            with self.subTest(order):
-                source, engine = self.folder / "engine.cpp", self.folder / "engine"
-                source.write_text(text)
-                flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", *macro, "-Iinclude", "-Ikernels", "-isystem", cuda / "include"]
-                done = run(*HOST_COMPILER, *flags, "-c", "-o", f"{engine}.o", source)
-                self.assertEqual(done.returncode, 0, done.stdout)
-                done = run(*HOST_COMPILER, "-o", engine, f"{engine}.o", *objects, f"-L{cuda / 'lib64'}", "-lcudart", f"-Wl,-rpath,{cuda / 'lib64'}")
-                self.assertEqual(done.returncode, 0, done.stdout)
-                self.check_answer(engine)
+        orders = {
+            "CUDA first": (ENGINE_PROGRAM, []),
+            "CUDA last": (ENGINE_PROGRAM.replace(include, "").replace("#include <iostream>\n", "#include <iostream>\n" + include), ["-DPAGEDKV_NVIDIA"]),
+        }
+        for nvcc in NVCCS:
+            for order, (text, macros) in orders.items():
+                with self.subTest(f"{nvcc} {order}"):
+                    self.check_answer(self.build_engine(nvcc, text, macros))
+
+    def build_engine(self, nvcc, text, macros):
+        """A program of the host compiler's, linked with kernels of this nvcc's and its runtime."""
+        cuda = pathlib.Path(nvcc).resolve().parent.parent
+        libraries = next(folder for name in ("lib64", "lib") if (folder := cuda / name).exists())
+        runtime = next(iter(sorted(libraries.glob("libcudart.so*"))))
+        source, engine = self.folder / "engine.cpp", self.folder / "engine"
+        source.write_text(text)
+        flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", *macros, "-Iinclude", "-Ikernels", "-isystem", cuda / "include"]
+        done = run(*HOST_COMPILER, *flags, "-c", "-o", f"{engine}.o", source)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        objects = [self.object_of(nvcc, name) for name in ("blocks", "float16")]
+        done = run(*HOST_COMPILER, "-o", engine, f"{engine}.o", *objects, runtime, f"-Wl,-rpath,{libraries}")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return engine
 
 
 if __name__ == "__main__":
