@@ -38,8 +38,17 @@ def nearly_models(model, name):
             yield member, model.replace(text, text.replace(" noexcept", ""))
 
 
+def struct_of(axis):
+    """The minimal model of an axis without its templates, and its name."""
+    model = model_of((SOURCE_ROOT / f"include/pagedkv/policy/{axis}/concept.hpp").read_text())
+    model = model[model.index("struct own_") :]
+    model = model[: model.index("};\n") + 3]
+    return model, re.match(r"struct (\w+)", model).group(1)
+
+
 INCLUDES = """
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/tier/tiered_cache.hpp>
 #include <atomic>
 #include <cstdlib>
 using namespace pagedkv;
@@ -55,7 +64,23 @@ KINDS = {
     "hash": "a hash",
     "layout": "a layout",
     "locking": "a locking policy",
+    "tiers": "a tier",
 }
+
+# Forms of a tier's number of places that a cache would not see.
+PLACES = ("std::int64_t num_places() const;", "int num_places() const noexcept;", "std::int64_t num_places() noexcept;")
+
+# Of preemption policies that keep K/V.
+KEPT = """
+struct keeping_preemption {
+  static constexpr bool enabled = false;
+  static constexpr bool keeps_kv = true;
+  static constexpr std::string_view name = "keeping";
+  void save(auto& cache, const preemption_candidate& request, auto on) noexcept;
+  std::int64_t restore(auto& cache, const preemption_candidate& request, std::int64_t num_cached, auto on) noexcept;
+  void discard(request_id id) noexcept;
+};
+"""
 
 
 class MinimalModels(unittest.TestCase):
@@ -79,24 +104,43 @@ class MinimalModels(unittest.TestCase):
         status, text = compile_program(program, "-Wall", "-Wextra", "-Werror")
         self.assertEqual(status, 0, text)
 
-    def test_a_missing_member_is_named_with_its_axis(self):
-        program, expected = INCLUDES, []
-        for axis, kind in KINDS.items():
-            model = model_of((SOURCE_ROOT / f"include/pagedkv/policy/{axis}/concept.hpp").read_text())
-            model = model[model.index("struct own_") :]
-            model = model[: model.index("};\n") + 3]
-            name = re.match(r"struct (\w+)", model).group(1)
-            for member, nearly in nearly_models(model, name):
-                own = f"{name}_{len(expected)}"
-                program += re.sub(rf"\b{name}\b", own, nearly) + f"using cache_{own} = kv_cache<{own}>;\n"
-                expected.append((f"this type is nearly {kind}: ", member))
+    def check(self, program, expected):
+        """Compiles a program; its errors are these pairs of a sentence and a member that it names, in their order."""
         _, text = compile_program(program)
         errors = [line for line in text.splitlines() if "error: " in line]
         self.assertEqual(len(errors), len(expected), text)
         for error, (sentence, member) in zip(errors, expected):
             self.assertIn(sentence, error)
             self.assertRegex(error.split(sentence)[1], rf"\b{member}\b")
-        self.assertGreater(len(expected), 40)
+
+    def test_a_missing_member_is_named_with_its_axis(self):
+        program, expected = INCLUDES, []
+        for axis, kind in KINDS.items():
+            model, name = struct_of(axis)
+            nearly = list(nearly_models(model, name))
+            if axis == "tiers":
+                nearly += [("num_places", model.replace("{\n", "{\n  " + form + "\n", 1)) for form in PLACES]
+            for member, text in nearly:
+                own = f"{name}_{len(expected)}"
+                cache = f"kv_cache<{own}>" if len(expected) % 2 else f"kv_cache<int8, {own}>"
+                if axis == "tiers" and len(expected) % 2:
+                    cache = f"kv_cache<host_tier<>, {own}>"
+                program += re.sub(rf"\b{name}\b", own, text) + f"using cache_{own} = {cache};\n"
+                expected.append((f"this type is nearly {kind}: ", member))
+        self.check(program, expected)
+        self.assertGreater(len(expected), 50)
+
+    def test_a_tracker_names_the_missing_member_of_its_policy(self):
+        program, expected = INCLUDES, []
+        for model, name in (struct_of("preemption"), (KEPT, "keeping_preemption")):
+            for member, text in nearly_models(model, name):
+                own = f"{name}_{len(expected)}"
+                program += re.sub(rf"\b{name}\b", own, text)
+                program += f"request_tracker<kv_cache<>, {own}>* make_{own}(kv_cache<>& cache) {{\n"
+                program += f"  return new request_tracker<kv_cache<>, {own}>{{cache}};\n}}\n"
+                expected.append(("this type is nearly a preemption policy: ", member))
+        self.check(program, expected)
+        self.assertGreater(len(expected), 10)
 
 
 if __name__ == "__main__":

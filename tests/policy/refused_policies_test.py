@@ -33,6 +33,22 @@ struct almost_element : float16 {
   static float decode(storage stored, float scale) { return float16::decode(stored, scale); }
 };
 
+/// Lacks `write`.
+struct almost_tier {
+  static constexpr std::string_view name = "almost_tier";
+  void write(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept = delete;
+  void read(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept;
+  void erase(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept;
+};
+struct fixed_tier : almost_tier {
+  fixed_tier(fixed_tier&&) = delete;
+  void write(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept;
+};
+struct almost_host_tier {
+  using allocator_type = host_allocator;
+  using eviction_type = lru;
+};
+
 struct hash_and_layout : xxh3_hash, nhd_layer_major {};
 struct own_hash : xxh3_hash {};
 struct own_backend : host_backend {};
@@ -95,6 +111,11 @@ REFUSED = (
         "kv_cache<std::int8_t>": "`std::int8_t` is a type of numbers and no policy: write the element `int8`",
         "kv_cache<almost_eviction>": "this type is nearly an eviction policy: `rename` is missing, may throw or has another form",
         "kv_cache<almost_element>": "this type is nearly an element: `decode` is missing, may throw or has another form",
+        "kv_cache<almost_tier>": "this type is nearly a tier: `write` is missing, may throw or has another form",
+        "kv_cache<fixed_tier>": "this type is nearly a tier: it cannot be moved",
+        "kv_cache<almost_host_tier>": "this type is nearly host memory as a tier: `num_records` is missing",
+        "kv_cache<recompute>": "this is a preemption policy, which decides nothing in a cache: give it to the tracker",
+        "kv_cache<void>": "`void` is no policy: leave it out",
         "kv_cache<declared_eviction>": "include its header, below pagedkv/policy/<axis>/",
         "kv_cache<hash_and_layout>": "this type models the concepts of two axes, so its role is not clear: write one type for",
         "kv_cache<int8, unscaled_backend>": "this backend cannot append and gather rows of this element: choose another of",

@@ -13,6 +13,7 @@
 #include <pagedkv/policy/layout/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/policy/locking/parts/nodes_mutex.hpp>
+#include <pagedkv/policy/preemption/concept.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 
 #include <type_traits>
@@ -29,6 +30,24 @@ template <class Defaults, class... Policies>
 class basic_tiered_cache;
 
 namespace detail {
+
+/// A preemption policy among those of a cache, which does not use it.
+struct preemption_elsewhere {
+  template <class Policy>
+  static constexpr bool takes = preemption_policy<Policy>;
+
+  template <class Policy>
+  static constexpr bool resembles = preemption_axis::resembles<Policy>;
+
+  template <class Policy>
+  struct lacks {
+    static_assert(sizeof(Policy) == 0,
+                  "this is a preemption policy, which decides nothing in a cache: give it to the tracker, "
+                  "request_tracker<Cache, Preemption>");
+  };
+};
+
+using axes_beside_cache = axes<tiers_axis, preemption_elsewhere>;
 
 template <class Defaults, class Changes>
 struct cache_with;
@@ -57,7 +76,8 @@ struct sorted_policies {
   static_assert(size_of_list<host> < 2, "two host tiers are given, and a cache has one: leave the other out");
 
   template <class... Rest>
-  static auto changes_of(policy_list<Rest...>) -> typename checked_policy_set<cache_axes, Defaults, Rest...>::changes;
+  static auto changes_of(policy_list<Rest...>) ->
+      typename checked_policy_set<cache_axes, axes_beside_cache, Defaults, Rest...>::changes;
   using changes = decltype(changes_of(rest{}));
 
   /// The tiers come first, without the default one.

@@ -22,6 +22,9 @@ namespace pagedkv {
 /// | `A::template lacks<P>`                           | a type whose definition fails, with a sentence that names     |
 /// |                                                  | what `P` lacks: instantiated for one that models no axis      |
 ///
+/// An axis that decides nothing in a class may be named beside its axes, for the sentences of types that resemble a model
+/// of it: it has `takes`, `resembles` and `lacks` alone.
+///
 /// `axes` lists them in the order in which they appear in the name of the class.
 template <class... Axes>
 struct axes {};
@@ -109,7 +112,7 @@ struct policy_set<axes<Axes...>, Defaults, Given...> {
 
 namespace detail {
 
-/// Fails to compile for a policy of no axis, with the sentence of the first axis that it resembles.
+/// Fails to compile for a policy of none of these axes, with the sentence of the first axis that it resembles.
 template <class Policy, class... Axes>
 struct role_of_none {
   static_assert(sizeof(Policy) == 0,
@@ -122,17 +125,20 @@ template <class Policy, class Axis, class... Rest>
   requires Axis::template resembles<Policy>
 struct role_of_none<Policy, Axis, Rest...> : Axis::template lacks<Policy> {};
 
-template <class Policy, class... Axes>
+template <class Policy, class Axes, class... Others>
 struct role_check {
   static_assert(plain<Policy>, "a policy is a type of its own: leave out const, volatile and &");
-  static_assert(defined<Policy> || !plain<Policy>,
-                "this policy is declared but not defined here: include its header, below pagedkv/policy/<axis>/, pagedkv/events/ or pagedkv/device/");
+  static_assert(!std::is_void_v<Policy> || !plain<Policy>,
+                "`void` is no policy: leave it out, and the default of every axis applies");
+  static_assert(defined<Policy> || std::is_void_v<Policy> || !plain<Policy>,
+                "this policy is declared but not defined here: include its header, below pagedkv/policy/<axis>/, "
+                "pagedkv/events/ or pagedkv/device/");
 };
-template <defined Policy, class... Axes>
-struct role_check<Policy, Axes...> : role_of_none<Policy, Axes...> {};
-template <defined Policy, class... Axes>
+template <defined Policy, class... Axes, class... Others>
+struct role_check<Policy, axes<Axes...>, Others...> : role_of_none<Policy, Axes..., Others...> {};
+template <defined Policy, class... Axes, class... Others>
   requires(policy_of<Policy, Axes> || ...)
-struct role_check<Policy, Axes...> {
+struct role_check<Policy, axes<Axes...>, Others...> {
   static_assert((0 + ... + policy_of<Policy, Axes>) == 1,
                 "this type models the concepts of two axes, so its role is not clear: write one type for each axis");
 };
@@ -143,13 +149,14 @@ inline constexpr bool at_most_one = (0 + ... + policy_of<Given, Axis>) < 2;
 }  // namespace detail
 
 /// A `policy_set` for what a user writes: fails to compile, with a sentence, unless each given policy is for one axis,
-/// and no two are for the same.
-template <class Axes, class Defaults, class... Given>
+/// and no two are for the same. `Others` stand beside the axes.
+template <class Axes, class Others, class Defaults, class... Given>
 struct checked_policy_set;
 
-template <class... Axes, class Defaults, class... Given>
-struct checked_policy_set<axes<Axes...>, Defaults, Given...> : policy_set<axes<Axes...>, Defaults, Given...> {
-  static_assert((0 + ... + sizeof(detail::role_check<Given, Axes...>)) >= 0);
+template <class... Axes, class... Others, class Defaults, class... Given>
+struct checked_policy_set<axes<Axes...>, axes<Others...>, Defaults, Given...>
+    : policy_set<axes<Axes...>, Defaults, Given...> {
+  static_assert((0 + ... + sizeof(detail::role_check<Given, axes<Axes...>, Others...>)) >= 0);
   static_assert((0 + ... + sizeof(typename Axes::template at_most_one<detail::at_most_one<Axes, Given...>>)) > 0);
 };
 

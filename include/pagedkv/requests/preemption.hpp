@@ -18,6 +18,32 @@
 
 namespace pagedkv {
 
+namespace detail {
+
+/// Fails to compile, with a sentence, for a policy that does not preempt requests of the cache.
+template <class Preemption, class Cache>
+struct preemption_check {
+  static_assert(sizeof(Preemption) == 0,
+                "request_tracker<Cache, Preemption> needs a policy of pagedkv/policy/preemption/concept.hpp, such as "
+                "recompute or no_preemption");
+};
+template <class Preemption, class Cache>
+  requires(!preemption_for<Preemption, Cache> && preemption_axis::resembles<Preemption>)
+struct preemption_check<Preemption, Cache> : preemption_axis::lacks<Preemption, Cache> {};
+template <class Preemption, class Cache>
+  requires preemption_for<Preemption, Cache>
+struct preemption_check<Preemption, Cache> {};
+
+/// Stands for a policy that the check refuses, so that compilers report nothing else.
+struct refused_preemption {
+  static constexpr bool enabled = false;
+  static constexpr bool keeps_kv = false;
+
+  explicit refused_preemption(const auto&) noexcept {}
+};
+
+}  // namespace detail
+
 /// Takes the blocks of running requests, by the preemption policy.
 template <class Cache, class Preemption, class Mutex>
 class request_preemption {

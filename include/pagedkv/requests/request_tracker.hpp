@@ -49,11 +49,11 @@ namespace pagedkv {
 /// `Cache` outlives the tracker. Operations copy bytes, if necessary, on the given stream.
 template <class Cache, class Preemption>
 class request_tracker {
+  using used_preemption = std::conditional_t<preemption_for<Preemption, Cache>, Preemption, detail::refused_preemption>;
+
   static_assert(cache_for_requests<Cache>,
                 "request_tracker<Cache> needs a cache with the operations of pagedkv/requests/concept.hpp");
-  static_assert(preemption_for<Preemption, Cache>,
-                "request_tracker<Cache, Preemption> needs a policy of pagedkv/policy/preemption/concept.hpp, such as "
-                "recompute or no_preemption");
+  static_assert(sizeof(detail::preemption_check<Preemption, Cache>) > 0);
 
  public:
   /// The template arguments, and the stream of the cache's backend.
@@ -67,7 +67,7 @@ class request_tracker {
       : cache_(cache),
         records_(checked(cache, config)),
         releases_(cache),
-        preemption_(cache, records_, releases_, std::move(preemption)) {}
+        preemption_(cache, records_, releases_, used_preemption(std::move(preemption))) {}
 
   request_tracker(const request_tracker&) = delete;
   request_tracker& operator=(const request_tracker&) = delete;
@@ -370,7 +370,7 @@ class request_tracker {
   Cache& cache_;
   request_records<mutex_type> records_;
   sequence_releases<Cache, mutex_type> releases_;
-  request_preemption<Cache, Preemption, mutex_type> preemption_;
+  request_preemption<Cache, used_preemption, mutex_type> preemption_;
 };
 
 }  // namespace pagedkv

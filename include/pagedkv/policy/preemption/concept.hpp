@@ -1,10 +1,10 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/axis.hpp>
 
 #include <concepts>
 #include <cstdint>
-#include <string_view>
 
 namespace pagedkv {
 
@@ -17,6 +17,25 @@ struct preemption_candidate {
   std::int64_t num_preemptions = 0;
   timestamp submitted{};
 };
+
+namespace detail {
+
+template <class P>
+concept has_enabled = requires {
+  { P::enabled } -> std::convertible_to<bool>;
+};
+template <class P>
+concept has_keeps_kv = requires {
+  { P::keeps_kv } -> std::convertible_to<bool>;
+};
+template <class P>
+concept never_ranks = has_enabled<P> && requires { requires !P::enabled; };
+template <class P>
+concept has_ranks_below = never_ranks<P> || requires(const P& policy, const preemption_candidate& candidate) {
+  { policy.ranks_below(candidate, candidate) } noexcept -> std::same_as<bool>;
+};
+
+}  // namespace detail
 
 /// Decides which running requests are preempted when a request that may preempt finds too few blocks, and what becomes
 /// of their K/V. Functions are called from any thread that calls the tracker.
@@ -41,13 +60,29 @@ struct preemption_candidate {
 ///
 /// It is no axis of the cache, but the second parameter of `request_tracker`.
 template <class P>
-concept preemption_policy = requires {
-  { P::enabled } -> std::convertible_to<bool>;
-  { P::keeps_kv } -> std::convertible_to<bool>;
-  { P::name } -> std::convertible_to<std::string_view>;
-} && (!P::enabled || requires(const P& policy, const preemption_candidate& candidate) {
-  { policy.ranks_below(candidate, candidate) } noexcept -> std::same_as<bool>;
-});
+concept preemption_policy =
+    detail::has_enabled<P> && detail::has_ranks_below<P> && detail::has_keeps_kv<P> && detail::has_name<P>;
+
+namespace detail {
+
+template <class P>
+concept keeps_no_kv = has_keeps_kv<P> && requires { requires !P::keeps_kv; };
+template <class P, class Cache>
+concept has_save =
+    keeps_no_kv<P> || requires(P policy, Cache& cache, const preemption_candidate& request, typename Cache::stream on) {
+      { policy.save(cache, request, on) } noexcept;
+    };
+template <class P, class Cache>
+concept has_restore = keeps_no_kv<P> || requires(P policy, Cache& cache, const preemption_candidate& request,
+                                                 std::int64_t num_cached, typename Cache::stream on) {
+  { policy.restore(cache, request, num_cached, on) } noexcept -> std::same_as<std::int64_t>;
+};
+template <class P>
+concept has_discard = keeps_no_kv<P> || requires(P policy, request_id id) {
+  { policy.discard(id) } noexcept;
+};
+
+}  // namespace detail
 
 /// A preemption policy for requests of one cache. A policy that keeps K/V, in host memory for example, has three more
 /// functions, which copy on the stream that the tracker's caller gave:
@@ -64,11 +99,50 @@ concept preemption_policy = requires {
 /// cannot save, or not restore, does nothing and returns `num_cached`: the K/V is then computed again.
 template <class P, class Cache>
 concept preemption_for =
-    preemption_policy<P> && (!P::keeps_kv || requires(P policy, Cache& cache, const preemption_candidate& request,
-                                                      std::int64_t num_cached, typename Cache::stream on) {
-      { policy.save(cache, request, on) } noexcept;
-      { policy.restore(cache, request, num_cached, on) } noexcept -> std::same_as<std::int64_t>;
-      { policy.discard(request.id) } noexcept;
-    });
+    preemption_policy<P> && detail::has_save<P, Cache> && detail::has_restore<P, Cache> && detail::has_discard<P>;
+
+/// The preemption of a tracker.
+struct preemption_axis {
+  template <class Policy>
+  static constexpr bool takes = preemption_policy<Policy>;
+
+  template <class Policy>
+  static constexpr bool resembles = requires { Policy::enabled; } || requires { Policy::keeps_kv; } || requires {
+    &Policy::ranks_below;
+  } || requires(Policy policy, const preemption_candidate& candidate) { policy.ranks_below(candidate, candidate); };
+
+  /// For requests of one cache.
+  template <class Policy, class Cache>
+  struct lacks {
+    static constexpr auto unmet =
+        detail::first_unmet({detail::has_enabled<Policy>, detail::has_ranks_below<Policy>, detail::has_keeps_kv<Policy>,
+                             detail::has_name<Policy>, detail::has_save<Policy, Cache>,
+                             detail::has_restore<Policy, Cache>, detail::has_discard<Policy>});
+    static_assert(unmet != 0,
+                  "this type is nearly a preemption policy: `enabled` is missing or has another type; write `static "
+                  "constexpr bool enabled`");
+    static_assert(unmet != 1,
+                  "this type is nearly a preemption policy: `ranks_below` is missing, may throw or has another form; "
+                  "write `bool ranks_below(const preemption_candidate& a, const preemption_candidate& b) const "
+                  "noexcept`, which goes with `enabled`");
+    static_assert(unmet != 2,
+                  "this type is nearly a preemption policy: `keeps_kv` is missing or has another type; write `static "
+                  "constexpr bool keeps_kv`");
+    static_assert(unmet != 3,
+                  "this type is nearly a preemption policy: `name` is missing or has another type; write `static "
+                  "constexpr std::string_view name`");
+    static_assert(unmet != 4,
+                  "this type is nearly a preemption policy: `save` is missing, may throw or has another form; write "
+                  "`void save(Cache& cache, const preemption_candidate& request, stream on) noexcept`, which goes "
+                  "with `keeps_kv`");
+    static_assert(unmet != 5,
+                  "this type is nearly a preemption policy: `restore` is missing, may throw or has another form; "
+                  "write `std::int64_t restore(Cache& cache, const preemption_candidate& request, std::int64_t "
+                  "num_cached, stream on) noexcept`, which goes with `keeps_kv`");
+    static_assert(unmet != 6,
+                  "this type is nearly a preemption policy: `discard` is missing, may throw or has another form; "
+                  "write `void discard(request_id id) noexcept`, which goes with `keeps_kv`");
+  };
+};
 
 }  // namespace pagedkv
