@@ -23,15 +23,15 @@ std::atomic<int> num_calls{0};  // that were interrupted
 thread_local auto depth = 0;    // of calls
 
 /// Fails each thread's first, third, … call of a function with EINTR. Not those that ZeroMQ makes within another.
-template <class... Arguments>
-int pass_on(const char* name, bool& interrupts_next, Arguments... arguments) {
-  const auto real = reinterpret_cast<int (*)(Arguments...)>(dlsym(RTLD_NEXT, name));
+template <class Result, class... Arguments>
+Result pass_on(const char* name, Result failure, bool& interrupts_next, Arguments... arguments) {
+  const auto real = reinterpret_cast<Result (*)(Arguments...)>(dlsym(RTLD_NEXT, name));
   if (enabled && depth == 0) {
     interrupts_next = !interrupts_next;
     if (interrupts_next) {
       ++num_calls;
       errno = EINTR;
-      return -1;
+      return failure;
     }
   }
   ++depth;
@@ -42,12 +42,14 @@ int pass_on(const char* name, bool& interrupts_next, Arguments... arguments) {
 
 }  // namespace interruptions
 
-#define INTERRUPTED(name, parameters, ...)                              \
-  extern "C" int name parameters {                                      \
-    thread_local auto interrupts_next = false;                          \
-    return interruptions::pass_on(#name, interrupts_next, __VA_ARGS__); \
+#define INTERRUPTED_AS(type, failure, name, parameters, ...)                           \
+  extern "C" type name parameters {                                                    \
+    thread_local auto interrupts_next = false;                                         \
+    return interruptions::pass_on<type>(#name, failure, interrupts_next, __VA_ARGS__); \
   }
+#define INTERRUPTED(name, parameters, ...) INTERRUPTED_AS(int, -1, name, parameters, __VA_ARGS__)
 
+INTERRUPTED_AS(void*, nullptr, zmq_socket, (void* context, int kind), context, kind)
 INTERRUPTED(zmq_setsockopt, (void* socket, int option, const void* value, std::size_t size), socket, option, value,
             size)
 INTERRUPTED(zmq_getsockopt, (void* socket, int option, void* value, std::size_t* size), socket, option, value, size)
