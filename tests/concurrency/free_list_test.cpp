@@ -176,6 +176,7 @@ TEST_CASE("a free list of Boost.Lockfree ends at 65,535 blocks", "[free_list]") 
 
 TEST_CASE("a cache is built over another free list", "[free_list]") {
   auto config = cache_config{};
+  config.hash_seed = 1;
   config.block_size = 2;
   config.num_blocks = 4;
   config.max_sequences = 2;

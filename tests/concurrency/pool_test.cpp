@@ -840,6 +840,7 @@ struct one_shard : basic_sharded_mutex<1, scheduled_mutex> {
 /// The facts given at a block's release hold, although a lease on it ends last.
 void lease_races_release(execution& e) {
   auto config = cache_config{};
+  config.hash_seed = 1;
   config.block_size = 2;
   config.num_blocks = 2;
   config.max_sequences = 4;
@@ -872,6 +873,7 @@ TEST_CASE("a lease on a block leaves its place in the eviction order under every
 
 TEST_CASE("check_invariants looks into the free list", "[block_pool]") {
   auto config = cache_config{};
+  config.hash_seed = 1;
   config.block_size = 1;
   config.num_blocks = 7;
   config.max_sequences = 4;

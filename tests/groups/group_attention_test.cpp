@@ -67,7 +67,7 @@ class twin_groups {
 
  private:
   static cache_config config(std::int32_t window, std::int32_t block_size, std::int32_t num_layers) {
-    auto sizes = cache_config{.block_size = block_size, .num_blocks = 3200 / block_size};
+    auto sizes = cache_config{.block_size = block_size, .num_blocks = 3200 / block_size, .hash_seed = 1};
     const auto full = group_config{.num_kv_heads = 2, .key_dim = dim, .value_dim = dim};
     auto sliding = full;
     sliding.kind = group_kind::window;

@@ -28,6 +28,7 @@ constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 2, 
 
 cache_config usable(std::int32_t num_blocks = 100) {
   auto config = cache_config{.block_size = 4, .num_blocks = num_blocks, .max_sequences = 64};
+  config.hash_seed = 1;
   config.groups = {full, window, state};
   return config;
 }

@@ -109,6 +109,7 @@ struct totals {
 /// Plays conversations, and compares each request's hit with the best of all earlier ones, token by token.
 totals play(const group_list& groups, std::uint64_t seed, int num_requests, const state_saving& saving = {}) {
   auto config = cache_config{.block_size = 16, .num_blocks = 60'000, .max_sequences = 8};
+  config.hash_seed = seed + 1;  // 0 would draw one
   config.groups = groups;
   auto cache = group_cache<float32>{config};
   const bool has_state = std::ranges::any_of(groups, [](const auto& group) { return !group.holds_tokens(); });

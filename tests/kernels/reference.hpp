@@ -27,6 +27,7 @@ using hnd_by_block = hnd_block_major;
 [[nodiscard]] inline cache_config make_config(std::int32_t block_size, std::int32_t num_blocks, std::int32_t num_layers,
                                               std::int32_t num_kv_heads, std::int32_t head_dim) {
   auto config = cache_config{};
+  config.hash_seed = 1;
   config.block_size = block_size;
   config.num_blocks = num_blocks;
   config.num_layers = num_layers;

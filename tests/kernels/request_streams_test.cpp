@@ -304,6 +304,7 @@ constexpr auto num_operations = 400;
 
 [[nodiscard]] cache_config config_of(std::int32_t num_blocks) {
   auto config = cache_config{};
+  config.hash_seed = 1;
   config.block_size = 4;
   config.num_blocks = num_blocks;
   config.num_layers = 2;

@@ -187,6 +187,7 @@ TEST_CASE("slots of every group are filled when an entry is repeated", "[request
     return requests;
   };
   auto config = cache_config{.block_size = block_size, .num_blocks = 128, .max_sequences = 8, .groups = {full, window}};
+  config.hash_seed = 1;
   {
     auto large = group_cache<>{config};
     auto tracker = request_tracker{large};

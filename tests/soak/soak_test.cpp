@@ -152,6 +152,7 @@ class soaked_cache : public soaked {
 
 cache_config small_cache() {
   auto config = cache_config{};
+  config.hash_seed = 1;
   config.block_size = 4;
   config.num_blocks = 96;
   config.num_layers = 1;

@@ -53,6 +53,8 @@ FOREIGN_HEADER = re.compile(
 
 PROSE_FOLDERS = ("include", "kernels", "tests", "bench", "examples", "docs")
 COMMENT_MARKS = {".hpp": "//", ".h": "//", ".inl": "//", ".cpp": "//", ".hip": "//", ".py": "#", ".md": None}
+# Its configurations are those of storage alone, which has no prefix index.
+STORAGE_ALONE = {"tests/backend/storage_under_test.hpp"}
 # Sentences that readers whose mother tongue is not English stumble over: their subject is a question word or a nameless
 # person, or their condition is inverted. Questions are not meant.
 UNCLEAR_SENTENCE = re.compile(
@@ -295,6 +297,30 @@ def untagged_random_tests(root):
             if re.search(r"getSeed\(\)|take\(\d+, random\(", body) and not (tags and "[random]" in tags[1]):
                 name = re.search(r'"([^"]*)"', body)[1]
                 found.append(f"{path.relative_to(root)}: `{name}` lacks the tag [random]")
+    return found
+
+
+def areas_that_nightly_omits(root):
+    """Programs of tests in C++ that scripts/nightly runs neither each night nor on a busy machine."""
+    text = (root / "scripts" / "nightly").read_text()
+    run = set(" ".join(re.findall(r"^\s*\w*areas\+?=\(([a-z_ ]+)\)", text, re.MULTILINE)).split())
+    programs = set()
+    for path in (root / "tests").glob("*/meson.build"):
+        for added in re.findall(r"test_programs \+= \{\s*'(\w+)'", path.read_text()):
+            programs.add(added)
+    return [f"scripts/nightly does not run {name}" for name in sorted(programs - run)]
+
+
+def unseeded_caches(root):
+    """Configurations of caches in tests whose prefix index would draw its seed, so that --rng-seed does not repeat them."""
+    found = []
+    for path in sorted((root / "tests").rglob("*.[ch]pp")):
+        text = path.read_text()
+        makes_caches = path.suffix == ".hpp" or "_cache<" in text
+        for made in re.finditer(r"^( *)auto (\w+) = cache_config\{(.*)\};\n", text, re.MULTILINE):
+            function = text[made.start() : text.find("\n}\n", made.end())]
+            if makes_caches and path.relative_to(root).as_posix() not in STORAGE_ALONE and "hash_seed" not in function:
+                found.append(f"{path.relative_to(root)}: `{made[2]}` has no hash_seed")
     return found
 
 

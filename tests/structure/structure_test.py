@@ -47,6 +47,12 @@ class SourceTree(unittest.TestCase):
     def test_every_randomised_test_is_tagged(self):
         self.check(rules.untagged_random_tests(SOURCE_ROOT))
 
+    def test_a_busy_night_runs_every_program(self):
+        self.check(rules.areas_that_nightly_omits(SOURCE_ROOT))
+
+    def test_every_cache_of_a_test_has_a_seed(self):
+        self.check(rules.unseeded_caches(SOURCE_ROOT))
+
     def test_sentences_name_their_subject(self):
         self.check(rules.prose_violations(SOURCE_ROOT))
 
@@ -241,6 +247,20 @@ class PlantedViolations(unittest.TestCase):
             "tests/core/ids_test.cpp: `drawn` lacks the tag [random]",
             "tests/core/ids_test.cpp: `seeded` lacks the tag [random]",
         )
+
+    def test_area_that_no_night_runs(self):
+        self.write("scripts/nightly", "areas=(core pool)\nmore_areas=(metrics)\n")
+        for area in ("core", "metrics", "soak"):
+            self.write(f"tests/{area}/meson.build", f"test_programs += {{'{area}': files('a_test.cpp')}}\n")
+        self.expect(rules.areas_that_nightly_omits, "scripts/nightly does not run soak")
+
+    def test_cache_without_a_seed(self):
+        self.write(
+            "tests/core/ids_test.cpp",
+            "void seeded() {\n  auto config = cache_config{};\n  config.hash_seed = 1;\n  auto cache = kv_cache<>{config};\n}\n"
+            "void drawn() {\n  auto sizes = cache_config{.num_blocks = 1};\n  auto cache = kv_cache<>{sizes};\n}\n",
+        )
+        self.expect(rules.unseeded_caches, "tests/core/ids_test.cpp: `sizes` has no hash_seed")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ TEMPLATE_TEST_CASE("a sequence goes on in another cache", "[tier][hand_over]", p
   for (const auto size : {std::size_t{0}, std::size_t{1}, std::size_t{4}, std::size_t{11}, std::size_t{80}}) {
     CAPTURE(size);
     auto first = TestType{small_config()};
-    auto second = TestType{small_config(40)};
+    auto second = TestType{small_config(40, 2)};
     const auto tokens = text(7, size);
     const auto keys = size > 8 ? std::vector<prefix_key>{{1, {2, 3}}} : std::vector<prefix_key>{};
     auto options = sequence_options{};
@@ -76,7 +76,7 @@ TEMPLATE_TEST_CASE("a sequence goes on in another cache", "[tier][hand_over]", p
 TEST_CASE("blocks that the other cache has are not copied", "[tier][hand_over]") {
   auto num_copied = std::size_t{0};
   auto first = plain{small_config()};
-  auto second = counting_cache{small_config(), {}, counting_backend{{}, &num_copied}};
+  auto second = counting_cache{small_config(32, 2), {}, counting_backend{{}, &num_copied}};
   const auto prompt = text(1, 20);
   const auto from = create_written(first, prompt);
   const auto there = create_written(second, text(1, 9));  // two full blocks
@@ -106,7 +106,7 @@ TEST_CASE("a sequence that cannot be handed over leaves the other cache as it wa
   CHECK(is_empty(wide));
   auto other = kv_cache<bfloat16>{small_config()};
   CHECK(hand_over(first, from, other).error().code == error_code::invalid_argument);
-  auto second = plain{small_config()};
+  auto second = plain{small_config(32, 2)};
   const auto offer = offer_sequence(first, from, {.model = "one"}).value();
   CHECK(test::said(accept_sequence(second, offer, first.view(), "two")) ==
         test::invalid("characters of an offer's format, which is not the cache's, is " +
@@ -137,7 +137,7 @@ TEST_CASE("an offer survives as bytes, and one that is damaged anywhere, or cut,
   const auto from = create_written(first, tokens);
   const auto bytes = encode_offer(offer_sequence(first, from).value()).value();
   const auto offer = decode_offer(bytes).value();
-  auto second = plain{small_config()};
+  auto second = plain{small_config(32, 2)};
   const auto made = accept_sequence(second, offer, first.view());
   REQUIRE(made);
   CHECK(has_rows(second, made->id, tokens, 0, 11));
@@ -172,7 +172,7 @@ TEST_CASE("another process takes over a sequence through shared memory", "[tier]
                                static_cast<std::size_t>(view.layer_bytes());
     const auto mapped = shared_mapping{memory.descriptor(), storage_bytes};
     view.base = mapped.data();
-    auto second = plain{small_config()};
+    auto second = plain{small_config(32, 2)};
     const auto offer = decode_offer(bytes);
     const auto made = offer ? accept_sequence(second, *offer, view) : result<admission>{offer.error()};
     ::_exit(arrived && made && has_rows(second, made->id, tokens, 0, tokens.size()) ? 0 : 1);

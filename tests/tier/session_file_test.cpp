@@ -77,7 +77,7 @@ TEMPLATE_TEST_CASE("a session is restored as it was saved", "[tier][session]", p
       const auto id = create_written(cache, {tokens, keys}, options, size > 8 ? 1 : 0);
       REQUIRE(save_sequence(cache, id, path));
     }
-    auto cache = TestType{small_config()};
+    auto cache = TestType{small_config(32, 2)};
     const auto other = create_written(cache, text(1'000, 6));
     const auto restored = restore_sequence(cache, path);
     REQUIRE(restored);
@@ -130,7 +130,7 @@ TEST_CASE("a restored session shares what is there already", "[tier][session]") 
     CHECK(has_rows(cache, restored.id, tokens, 0, 22));
   }
   SECTION("of a shorter prefix") {
-    auto another = plain{small_config()};
+    auto another = plain{small_config(32, 2)};
     const auto other = create_written(another, text(7, 10));
     const auto restored = restore_sequence(another, path).value();
     CHECK(restored.num_cached_tokens == 8);
@@ -167,7 +167,7 @@ TEST_CASE("forks are saved apart", "[tier][session]") {
   write_rows(cache, second, long_second, 10);
   REQUIRE(save_sequence(cache, first, folder.file("a")));
   REQUIRE(save_sequence(cache, second, folder.file("b")));
-  auto another = plain{small_config()};
+  auto another = plain{small_config(32, 2)};
   const auto a = restore_sequence(another, folder.file("a")).value();
   const auto b = restore_sequence(another, folder.file("b")).value();
   CHECK(tokens_of(another, a.id) == long_first);
@@ -196,7 +196,7 @@ TEST_CASE("a session whose first blocks were dropped is restored with its window
   CHECK(!std::filesystem::exists(path));
   REQUIRE(save_sequence(cache, id, path, session_options<>{.contents = tokens}));
 
-  auto another = plain{small_config()};
+  auto another = plain{small_config(32, 2)};
   const auto restored = restore_sequence(another, path).value();
   CHECK(has_rows(another, restored.id, tokens, 12, 10));
   auto blocks = std::vector<block_id>(6);
@@ -228,7 +228,7 @@ TEST_CASE("a session survives its process", "[tier][session]") {
   auto status = 0;
   waitpid(child, &status, 0);
   REQUIRE(status == 0);
-  auto cache = plain{small_config()};
+  auto cache = plain{small_config(32, 2)};
   const auto restored = restore_sequence(cache, path).value();
   CHECK(has_rows(cache, restored.id, text(7, 30), 0, 30));
 }
@@ -242,7 +242,7 @@ TEST_CASE("a session that is damaged anywhere, or cut, is refused, and the cache
     REQUIRE(save_sequence(cache, create_written(cache, {text(7, 6), keys}), path));
   }
   const auto whole = bytes_of(path);
-  auto cache = plain{small_config()};
+  auto cache = plain{small_config(32, 2)};
   const auto refuses_bytes = [&](std::span<const std::byte> damaged) {
     put_bytes(path, damaged);
     return refuses(cache, path);
@@ -268,7 +268,7 @@ TEST_CASE("a session of another format is refused", "[tier][session]") {
   const auto path = folder.file("session");
   auto cache = plain{small_config()};
   REQUIRE(save_sequence(cache, create_written(cache, text(7, 10)), path, session_options<>{.model = "one"}));
-  auto another = plain{small_config()};
+  auto another = plain{small_config(32, 2)};
   CHECK(refuses(another, path));
   const auto found = restore_sequence(another, path, session_options<>{.model = "one"});
   auto wider = kv_cache<float32>{small_config()};

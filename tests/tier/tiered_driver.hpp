@@ -1,5 +1,7 @@
 #pragma once
 
+#include "../support/hash_seed.hpp"
+
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
 
@@ -30,6 +32,7 @@ inline cache_config small_device(std::int32_t num_blocks) {
   config.num_kv_heads = 1;
   config.head_dim = row_dim;
   config.max_sequences = 64;
+  config.hash_seed = hash_seed();
   return config;
 }
 

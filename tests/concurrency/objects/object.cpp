@@ -16,6 +16,7 @@ shared_cache* make_cache() {
   config.block_size = 4;
   config.num_blocks = 256;
   config.max_sequences = 64;
+  config.hash_seed = 1;
   return new shared_cache{config, event_queues{config.block_size}};
 }
 
