@@ -1,6 +1,7 @@
 // Every header that a file of a device's compiler may include, and all members of the caches, for nvcc's and hipcc's front
 // ends. Nothing runs it.
 
+#include <pagedkv/c/pagedkv.h>
 #include <pagedkv/device/backend.hpp>
 #include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/event.hpp>
@@ -14,6 +15,7 @@
 #include <pagedkv/events/event_log.hpp>
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/events/event_tee.hpp>
+#include <pagedkv/host/thread_pool.hpp>
 #include <pagedkv/metrics/prometheus.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/allocator/all.hpp>
@@ -37,14 +39,18 @@
 #include <pagedkv/router/worker_feed.hpp>
 #include <pagedkv/storage/presets.hpp>
 #include <pagedkv/tier/hand_over.hpp>
+#include <pagedkv/tier/redis_config.hpp>
+#include <pagedkv/tier/remote_tier.hpp>
 #include <pagedkv/tier/session_file.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
+#include <pagedkv/wire/apply.hpp>
 
 #if __has_include(<boost/lockfree/queue.hpp>)
   #include <pagedkv/pool/boost_free_list.hpp>
 #endif
 #if __has_include(<hiredis/hiredis.h>)
-  #include <pagedkv/tier/remote_tier.hpp>
+  #include <pagedkv/tier/redis_client.hpp>
+  #include <pagedkv/tier/redis_connection.hpp>
 #endif
 #if __has_include(<liburing.h>)
   #include <pagedkv/tier/file_tier.hpp>
@@ -89,3 +95,7 @@ template void use(with_groups&, with_groups&, hip_backend::stream);
 template void use(with_tiers&, with_tiers&, hip_backend::stream);
 
 }  // namespace device_headers
+
+#if __has_include(<hiredis/hiredis.h>)
+template class pagedkv::remote_tier<pagedkv::redis_client>;
+#endif

@@ -53,6 +53,8 @@ FOREIGN_HEADER = re.compile(
 
 PROSE_FOLDERS = ("include", "kernels", "tests", "bench", "examples", "docs")
 COMMENT_MARKS = {".hpp": "//", ".h": "//", ".inl": "//", ".cpp": "//", ".hip": "//", ".py": "#", ".md": None}
+# Attention on the host has functions for single instruction sets, which only the compilers of hosts know.
+HOST_COMPILERS_ALONE = re.compile(r"host/(attention/.+|attend\.hpp|instruction_set\.hpp)")
 # Its configurations are those of storage alone, which has no prefix index.
 STORAGE_ALONE = {"tests/backend/storage_under_test.hpp"}
 # Sentences that readers whose mother tongue is not English stumble over: their subject is a question word or a nameless
@@ -298,6 +300,24 @@ def untagged_random_tests(root):
                 name = re.search(r'"([^"]*)"', body)[1]
                 found.append(f"{path.relative_to(root)}: `{name}` lacks the tag [random]")
     return found
+
+
+def headers_not_for_devices(root):
+    """Headers for users that the program for the front ends of devices' compilers does not include."""
+    known = headers(root)
+    reached, ahead = set(), [root / "tests" / "kernels" / "device_headers.cpp"]
+    while ahead:
+        for _, operand in includes(ahead.pop().read_text()):
+            name = operand.strip("<>").removeprefix("pagedkv/")
+            if operand.startswith("<pagedkv/") and name in known and name not in reached:
+                reached.add(name)
+                ahead.append(known[name])
+    users = [name for name, path in known.items() if path.is_relative_to(root / "include")]
+    return [
+        f"tests/kernels/device_headers.cpp does not include {name}"
+        for name in users
+        if name not in reached and not HOST_COMPILERS_ALONE.fullmatch(name)
+    ]
 
 
 def areas_that_nightly_omits(root):

@@ -47,6 +47,9 @@ class SourceTree(unittest.TestCase):
     def test_every_randomised_test_is_tagged(self):
         self.check(rules.untagged_random_tests(SOURCE_ROOT))
 
+    def test_every_header_passes_the_compilers_of_devices(self):
+        self.check(rules.headers_not_for_devices(SOURCE_ROOT))
+
     def test_a_busy_night_runs_every_program(self):
         self.check(rules.areas_that_nightly_omits(SOURCE_ROOT))
 
@@ -247,6 +250,14 @@ class PlantedViolations(unittest.TestCase):
             "tests/core/ids_test.cpp: `drawn` lacks the tag [random]",
             "tests/core/ids_test.cpp: `seeded` lacks the tag [random]",
         )
+
+    def test_header_that_no_compiler_of_a_device_sees(self):
+        self.write("include/pagedkv/host/attention/rows.inl", "")
+        self.write("tests/kernels/device_headers.cpp", "#if OFFERED\n  #include <pagedkv/host/memory.hpp>\n#endif\n")
+        found = rules.headers_not_for_devices(self.root)
+        self.assertNotIn("tests/kernels/device_headers.cpp does not include core/ids.hpp", found)
+        self.assertIn("tests/kernels/device_headers.cpp does not include policy/element/int8.hpp", found)
+        self.assertNotIn("tests/kernels/device_headers.cpp does not include host/attention/rows.inl", found)
 
     def test_area_that_no_night_runs(self):
         self.write("scripts/nightly", "areas=(core pool)\nmore_areas=(metrics)\n")
