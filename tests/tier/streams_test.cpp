@@ -10,6 +10,7 @@
 #include <pagedkv/tier/session_file.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
 
+#include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
 #include <array>
@@ -145,6 +146,31 @@ void evict_and_fetch(Cache& cache, streams& on) {
   REQUIRE(cache.retire_step(step));
 }
 
+template <class... Policies>
+using recorded = kv_cache<float32, recording_backend, Policies...>;
+using on_host = recorded<host_tier<>>;
+using on_host_by_groups = recorded<host_tier<>, layer_groups>;
+
+/// Blocks of four tokens, also with groups.
+template <class Cache>
+cache_config config_of(std::int32_t num_blocks) {
+  auto config = small_config(num_blocks);
+  if constexpr (Cache::layers_differ) {
+    config.groups = {group_config{.num_layers = 1, .num_kv_heads = 1, .key_dim = 8, .value_dim = 8}};
+  }
+  return config;
+}
+
+template <class Cache>
+Cache cache_of(std::int32_t num_blocks, recording_backend::log& log, [[maybe_unused]] const tier_config& tiers = {}) {
+  const auto config = config_of<Cache>(num_blocks);
+  if constexpr (requires { typename Cache::host_tier_type; }) {
+    return Cache{config, tiers, {64}, {}, host_allocator{}, recording_backend{log}};
+  } else {
+    return Cache{config, host_allocator{}, recording_backend{log}};
+  }
+}
+
 /// Serves requests until each evicts, forks one inside a block, and preempts and resumes one.
 template <class Cache>
 void evict_for_requests(Cache& cache, streams& on) {
@@ -230,40 +256,44 @@ TEST_CASE("every operation of a cache with groups copies on its stream", "[group
   CHECK(again.num_cached_tokens == 12);
 }
 
-TEST_CASE("every operation of a cache with tiers copies on its stream", "[tiered_cache][streams]") {
+TEMPLATE_TEST_CASE("every operation of a cache with tiers copies on its stream", "[tiered_cache][streams]", on_host,
+                   on_host_by_groups) {
   auto log = recording_backend::log{};
-  auto cache = tiered_cache<float32, recording_backend>{small_config(8), tier_config{}, {64}, {}, host_allocator{},
-                                                        recording_backend{log}};
   auto on = streams{log};
-  evict_and_fetch(cache, on);
-  evict_for_requests(cache, on);
-
-  auto larger = tiered_cache<float32, recording_backend>{small_config(32), tier_config{},         {64}, {},
-                                                         host_allocator{}, recording_backend{log}};
-  auto slots = std::array<slot, 8>{};
-  auto failures = std::array<batch_failure, 1>{};
-  write_to_shared_blocks(
-      larger, on, [&](const auto& entries, int s) { return larger.append_batch(entries, {slots, failures, {}}, s); });
-
-  auto options = tier_config{};
-  options.write = write_policy::through;
-  auto writing = tiered_cache<float32, recording_backend>{small_config(8),       options, {64}, {}, host_allocator{},
-                                                          recording_backend{log}};
-  const auto prompt = numbers(0, 8);
-  const auto made = on.made_by("create", [&](int s) { return writing.create_sequence(prompt, {}, s); });
-  on.copies("commit", [&](int s) { return writing.commit(made.id, 8, s); });
+  const auto prompt = numbers(0, 9);
+  SECTION("where blocks are evicted") {
+    auto cache = cache_of<TestType>(8, log);
+    evict_and_fetch(cache, on);
+    evict_for_requests(cache, on);
+  }
+  SECTION("where blocks are shared") {
+    auto cache = cache_of<TestType>(32, log);
+    auto slots = std::array<slot, 8>{};
+    auto failures = std::array<batch_failure, 1>{};
+    write_to_shared_blocks(
+        cache, on, [&](const auto& entries, int s) { return cache.append_batch(entries, {slots, failures, {}}, s); });
+  }
+  SECTION("where commits write through") {
+    auto cache = cache_of<TestType>(8, log, {.write = write_policy::through});
+    const auto made = on.made_by("create", [&](int s) { return cache.create_sequence(prompt, {}, s); });
+    on.copies("commit", [&](int s) { return cache.commit(made.id, 9, s); });
+  }
+  SECTION("where hits write through") {
+    auto cache = cache_of<TestType>(8, log, {.write = write_policy::through_hits, .hits_before_write = 1});
+    const auto made = on.made_by("create", [&](int s) { return cache.create_sequence(prompt, {}, s); });
+    on.made_by("commit", [&](int s) { return cache.commit(made.id, 9, s); });
+    CHECK(on.copies("create", [&](int s) { return cache.create_sequence(prompt, {}, s); }).num_cached_tokens == 8);
+  }
 }
 
-TEST_CASE("sessions and offers are copied on the stream that they are given", "[session][streams]") {
+TEMPLATE_TEST_CASE("sessions and offers are copied on the stream that they are given", "[session][streams]", recorded<>,
+                   recorded<layer_groups>, on_host, on_host_by_groups) {
   auto log = recording_backend::log{};
   const auto folder = pagedkv::testing::temporary_folder{};
   const auto file = folder.file("session");
-  const auto made = [&] {
-    return kv_cache<float32, recording_backend>{small_config(8), host_allocator{}, recording_backend{log}};
-  };
-  auto cache = made();
-  auto other = made();
-  auto third = made();
+  auto cache = cache_of<TestType>(8, log);
+  auto other = cache_of<TestType>(8, log);
+  auto third = cache_of<TestType>(8, log);
   auto on = streams{log};
   const auto id = twins(cache, on, 0).first;
   on.copies("save_sequence", [&](int s) { return save_sequence(cache, id, file, {}, s); });
@@ -271,27 +301,16 @@ TEST_CASE("sessions and offers are copied on the stream that they are given", "[
   on.copies("hand_over", [&](int s) { return hand_over(cache, id, third, {}, s); });
 }
 
-TEST_CASE("every operation of a cache with groups and tiers copies on its stream", "[tiered_cache][streams]") {
-  auto log = recording_backend::log{};
-  auto config = small_config(8);
-  config.groups = {group_config{.num_layers = 1, .num_kv_heads = 1, .key_dim = 8, .value_dim = 8}};  // 4 tokens a block
-  auto cache = tiered_cache<float32, layer_groups, recording_backend>{config, tier_config{},    {64},
-                                                                      {},     host_allocator{}, recording_backend{log}};
-  auto on = streams{log};
-  evict_and_fetch(cache, on);
-  evict_for_requests(cache, on);
-}
-
-TEST_CASE("what comes from a slower tier is copied on the stream that settles it", "[tiered_cache][streams]") {
+TEMPLATE_TEST_CASE("what comes from a slower tier is copied on the stream that settles it", "[tiered_cache][streams]",
+                   recorded<file_tier>, (recorded<file_tier, layer_groups>)) {
   auto log = recording_backend::log{};
   const auto folder = pagedkv::testing::temporary_folder{};
-  using tiered = tiered_cache<float32, recording_backend, file_tier>;
-  const auto config = small_config(8);
-  const auto format = tiered::format_of(config, "");
+  const auto config = config_of<TestType>(8);
+  const auto format = TestType::format_of(config, "");
   auto options = tier_config{};
   options.threads = false;
   auto files = file_tier::create({folder.file("records")}, 1 << 22, format).value();
-  auto cache = tiered{config, options, {10}, std::tuple{std::move(files)}, host_allocator{}, recording_backend{log}};
+  auto cache = TestType{config, options, {10}, std::tuple{std::move(files)}, host_allocator{}, recording_backend{log}};
   auto on = streams{log};
   const auto play = [&](token first) {
     const auto prompt = numbers(first, 32);
