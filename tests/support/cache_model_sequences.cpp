@@ -56,7 +56,8 @@ void cache_model::check_refused_prompt(const named_text& text, const sequence_op
   // Hits on evictable blocks leave fewer to take.
   const auto most =
       counts_blocks() ? shape_.blocks_for(chunk) - num_hits + std::min(num_hits, seen_.blocks.evictable) : unshared;
-  const bool fits_some_time = std::max(unshared, shape_.least_for(0, text.size())) <= config_.num_blocks;
+  const bool fits_some_time =
+      std::max(unshared, shape_.most_for(0, text.size(), options.first_chunk)) <= config_.num_blocks;
   expect(most > available(seen_.blocks) || !fits_some_time, "create was refused although there are blocks");
   expect(code != error_code::never_fits || !fits_some_time, "a prompt fits some time");
   expect(!counts_blocks() || code == error_code::never_fits || fits_some_time, "a prompt never fits");
@@ -68,7 +69,8 @@ void cache_model::check_admission(const named_text& text, const sequence_options
   const auto cached = made.num_cached_tokens;
   const auto most = std::min(std::max(text.size(), std::int64_t{1}) - 1, options.max_cached_tokens);
   const auto known = prefixes_.longest(text, most);
-  expect(shape_.least_for(cached, text.size()) <= config_.num_blocks, "a prompt was admitted that never fits");
+  expect(shape_.most_for(cached, text.size(), options.first_chunk) <= config_.num_blocks,
+         "a prompt was admitted that never fits");
   expect(cached <= most && cached % shape_.granularity == 0, "create hit more than it may");
   if (kind_.has_tiers) {
     expect(forecast.num_cached_tokens <= cached, "a tier took a hit from the device");

@@ -61,11 +61,14 @@ struct model_shape {
     }
     return count;
   }
-  /// Blocks that a prompt takes at some moment, if it is computed token by token behind the cached ones.
-  [[nodiscard]] std::int64_t least_for(std::int64_t num_cached, std::int64_t num_tokens) const {
+  /// Blocks that a prompt takes at some moment, if it is computed in chunks of at most so many tokens behind the cached
+  /// ones, wherever they end; with 0, token by token.
+  [[nodiscard]] std::int64_t most_for(std::int64_t num_cached, std::int64_t num_tokens,
+                                      std::int64_t first_chunk) const {
+    const auto chunk = std::min(std::max(first_chunk, std::int64_t{1}), num_tokens - num_cached);
     auto most = blocks_of_state();
-    for (auto length = num_cached + 1; length <= num_tokens; ++length) {
-      most = std::max(most, blocks_for(length, length - 1));
+    for (auto start = num_cached; start + chunk <= num_tokens; ++start) {
+      most = std::max(most, blocks_for(start + chunk, start));
     }
     return most;
   }
