@@ -1,5 +1,7 @@
 #include "files.hpp"
 
+#include "json.hpp"
+
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
@@ -39,6 +41,18 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
+/// `text`: of the file, or of its header.
+template <class... Text>
+nlohmann::json parse(const std::filesystem::path& path, Text&&... text) {
+  try {
+    return parse_json(std::forward<Text>(text)...);
+  } catch (const nlohmann::json::exception&) {
+    throw bad_model(path.string() + ": is not JSON");
+  } catch (const deep_json& error) {
+    throw bad_model(path.string() + ": " + error.what());
+  }
+}
+
 }  // namespace
 
 nlohmann::json read_json(const std::filesystem::path& path) {
@@ -46,11 +60,7 @@ nlohmann::json read_json(const std::filesystem::path& path) {
   if (!file) {
     throw bad_model(path.string() + ": cannot be read");
   }
-  auto parsed = nlohmann::json::parse(file, nullptr, false);
-  if (parsed.is_discarded()) {
-    throw bad_model(path.string() + ": is not JSON");
-  }
-  return parsed;
+  return parse(path, file);
 }
 
 mapped_file::mapped_file(const std::filesystem::path& path) {
@@ -113,7 +123,7 @@ void tensor_files::add_file(const std::filesystem::path& path) {
     throw bad_model(path.string() + ": ends inside its header");
   }
   const auto* const text = reinterpret_cast<const char*>(all.data() + sizeof header_size);
-  const auto header = nlohmann::json::parse(text, text + header_size, nullptr, false);
+  const auto header = parse(path, text, text + header_size);
   if (!header.is_object()) {
     throw bad_model(path.string() + ": its header is not a JSON object");
   }

@@ -68,6 +68,13 @@ TEST_CASE("a missing or damaged file of a model is refused by name", "[llama]") 
     overwrite(weights, 8, "]");
     CHECK_THAT(refusal(folder.path()), ContainsSubstring("JSON"));
   }
+  SECTION("a header of arrays in arrays") {
+    const auto deep = std::string(20'000, '[') + std::string(20'000, ']');
+    auto file = std::ofstream(weights, std::ios::binary);
+    const auto header_size = std::uint64_t{deep.size()};
+    file.write(reinterpret_cast<const char*>(&header_size), sizeof header_size) << deep << std::flush;
+    CHECK_THAT(refusal(folder.path()), ContainsSubstring("deep"));
+  }
   SECTION("missing files") {
     std::filesystem::remove(weights);
     CHECK_THAT(refusal(folder.path()), ContainsSubstring("model.safetensors: cannot be read"));
@@ -101,6 +108,16 @@ TEST_CASE("a configuration that does not fit is refused with its member", "[llam
   CHECK_THAT(refusal_of("gemma3", [](json& c) { c["layer_types"].erase(0); }), ContainsSubstring("layer_types"));
   CHECK_THAT(refusal_of("gemma3", [](json& c) { c.erase("sliding_window"); }), ContainsSubstring("sliding_window"));
   CHECK_THAT(refusal_of("bamba", [](json& c) { c["mamba_d_head"] = 5; }), ContainsSubstring("mamba"));
+}
+
+TEST_CASE("a configuration of arrays in arrays is refused", "[llama]") {
+  auto deep = reference_of("llama");
+  const auto folder = model_folder(deep);
+  deep.config["eos_token_id"] = "HERE";
+  auto text = deep.config.dump();
+  text.replace(text.find("\"HERE\""), 6, std::string(200'000, '[') + std::string(200'000, ']'));
+  std::ofstream(folder.path() / "config.json") << text;
+  CHECK_THAT(refusal(folder.path()), ContainsSubstring("config.json") && ContainsSubstring("deep"));
 }
 
 TEST_CASE("sizes that would lead outside arrays are refused", "[llama]") {

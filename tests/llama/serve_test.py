@@ -152,6 +152,16 @@ class Refusals(Served):
             with self.subTest(body=body[:20]):
                 self.check("/v1/completions", body, 400, None)
 
+    def test_arrays_in_arrays(self):
+        deep = "[" * 20_000 + "]" * 20_000
+        for path, body in [
+            ("/v1/completions", f'{{"prompt": {deep}}}'), ("/v1/completions", f'{{"prompt": "a", "stop": {deep}}}'),
+            ("/v1/completions", f'{{"prompt": "a", "logit_bias": {deep}}}'),
+            ("/v1/chat/completions", f'{{"messages": [{{"role": "user", "content": [{{"type": {deep}}}]}}]}}'),
+        ]:
+            with self.subTest(body=body[:40]):
+                self.check(path, body, 400, None)
+
     def test_members(self):
         for parameter, value in [
             ("prompt", None), ("prompt", []), ("prompt", {}), ("prompt", [1.5]), ("prompt", [-1]), ("prompt", ["a", 1]),

@@ -1,5 +1,7 @@
 #include "client_request.hpp"
 
+#include "../json.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -190,11 +192,13 @@ std::vector<client_message> read_messages(const json& from) {
 
 json parse_object(const std::string& body) {
   try {
-    if (auto parsed = json::parse(body); parsed.is_object()) {
+    if (auto parsed = parse_json(body); parsed.is_object()) {
       return parsed;
     }
   } catch (const json::exception& error) {
     throw refusal(400, std::string("the body is no JSON: ") + error.what());
+  } catch (const deep_json& error) {
+    throw refusal(400, std::string("the body is not read: ") + error.what());
   }
   throw refusal(400, "the body is no JSON object");
 }
