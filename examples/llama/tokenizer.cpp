@@ -6,12 +6,14 @@
 #include <pcre2.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <new>
+#include <optional>
 #include <queue>
 #include <tuple>
 
@@ -53,10 +55,25 @@ std::size_t length_of_character(std::string_view text) {
   return std::min(length, text.size());
 }
 
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (auto at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  auto made = std::string{};
+  auto begin = std::size_t{0};
+  for (auto at = text.find(from); at != text.npos; at = text.find(from, begin)) {
+    made.append(text, begin, at - begin).append(to);
+    begin = at + from.size();
   }
+  return made.append(text, begin);
+}
+
+/// The byte that a piece such as <0x0A> stands for.
+std::optional<char> byte_of(std::string_view piece) {
+  if (piece.size() != 6 || !piece.starts_with("<0x") || !piece.ends_with('>')) {
+    return {};
+  }
+  auto byte = std::uint8_t{0};
+  const auto* const end = piece.data() + 5;
+  const bool is_hexadecimal = std::from_chars(piece.data() + 3, end, byte, 16).ptr == end;
+  return is_hexadecimal ? std::optional(static_cast<char>(byte)) : std::nullopt;
 }
 
 std::string type_of(const nlohmann::json& part) { return part.is_object() ? part.value("type", "") : ""; }
@@ -72,6 +89,8 @@ struct tokenizer::pattern {
     if (code == nullptr) {
       throw bad_model("tokenizer.json: the pattern " + text + " does not compile");
     }
+    // Compiled, a match reads no more of the text than it needs; otherwise each checks the rest of the text for UTF-8.
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
   }
   pattern(const pattern&) = delete;
   pattern& operator=(const pattern&) = delete;
@@ -84,8 +103,14 @@ struct tokenizer::pattern {
     if (match == nullptr) {
       throw std::bad_alloc();
     }
-    const auto found =
-        pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, 0, match.get(), nullptr);
+    const auto find_with = [&](std::uint32_t options) {
+      return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, options, match.get(),
+                         nullptr);
+    };
+    auto found = find_with(0);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
+      found = find_with(PCRE2_NO_JIT);
+    }
     const auto* const range = pcre2_get_ovector_pointer(match.get());
     const bool is_empty = found < 1 || range[0] == range[1];
     return is_empty ? text.substr(text.size()) : text.substr(range[0], range[1] - range[0]);
@@ -133,7 +158,11 @@ void tokenizer::read_pieces(const nlohmann::json& model) {
     auto pair = merge.is_array() ? merge.at(0).get<std::string>() + "\n" + merge.at(1).get<std::string>()
                                  : merge.get<std::string>();
     if (!merge.is_array()) {
-      pair[pair.find(' ', 1)] = '\n';
+      const auto space = pair.find(' ', 1);
+      if (space == pair.npos) {
+        throw bad_model("tokenizer.json: the merge " + pair + " has no space between two pieces");
+      }
+      pair[space] = '\n';
     }
     ranks_.emplace(std::move(pair), static_cast<std::uint32_t>(ranks_.size()));
   }
@@ -180,26 +209,33 @@ void tokenizer::read_split(const nlohmann::json& from) {
 }
 
 std::vector<pagedkv::token> tokenizer::encode(std::string_view text) const {
-  auto tokens = std::vector<pagedkv::token>{};
-  while (!text.empty()) {
-    // The next special name, the longest where several begin together.
-    auto at = text.size();
-    auto length = std::size_t{0};
-    auto id = pagedkv::token{};
-    for (const auto& [name, number] : special_) {
-      const auto found = text.find(name);
-      if (found < at || (found == at && found < text.size() && name.size() > length)) {
-        at = found;
-        length = name.size();
-        id = number;
-      }
+  struct special_name {
+    std::string_view name;
+    pagedkv::token id;
+    std::size_t next;  // where it begins again
+  };
+  auto names = std::vector<special_name>{};
+  for (const auto& [name, id] : special_) {
+    if (const auto first = text.find(name); first != text.npos) {
+      names.push_back({name, id, first});
     }
-    encode_text(text.substr(0, at), tokens);
-    if (length > 0) {
-      tokens.push_back(id);
-    }
-    text.remove_prefix(at + length);
   }
+  auto tokens = std::vector<pagedkv::token>{};
+  auto begin = std::size_t{0};
+  while (!names.empty()) {
+    // The next one, the longest where several begin together.
+    const auto& next = *std::ranges::min_element(names, {}, [](const special_name& each) {
+      return std::pair(each.next, std::numeric_limits<std::size_t>::max() - each.name.size());
+    });
+    encode_text(text.substr(begin, next.next - begin), tokens);
+    tokens.push_back(next.id);
+    begin = next.next + next.name.size();
+    for (auto& each : names) {
+      each.next = each.next < begin ? text.find(each.name, begin) : each.next;
+    }
+    std::erase_if(names, [&](const special_name& each) { return each.next == text.npos; });
+  }
+  encode_text(text.substr(begin), tokens);
   return tokens;
 }
 
@@ -210,11 +246,7 @@ std::vector<pagedkv::token> tokenizer::encode_plain(std::string_view text) const
 }
 
 void tokenizer::encode_text(std::string_view text, std::vector<pagedkv::token>& out) const {
-  auto normal = std::string(text);
-  if (!space_.empty()) {
-    replace_all(normal, " ", space_);
-  }
-  auto words = std::vector<std::string>{normal};
+  auto words = std::vector<std::string>{space_.empty() ? std::string(text) : replaced(text, " ", space_)};
   for (const auto& each : patterns_) {
     auto split = std::vector<std::string>{};
     for (const auto& word : words) {
@@ -315,14 +347,10 @@ std::string tokenizer::spelled(std::string_view bytes) const {
 
 std::string tokenizer::spoken(std::string_view piece) const {
   if (!over_bytes_) {
-    if (piece.size() == 6 && piece.starts_with("<0x") && piece.ends_with('>')) {
-      return {static_cast<char>(std::stoi(std::string(piece.substr(3, 2)), nullptr, 16))};
+    if (const auto byte = byte_of(piece)) {
+      return {*byte};
     }
-    auto text = std::string(piece);
-    if (!space_.empty()) {
-      replace_all(text, space_, " ");
-    }
-    return text;
+    return space_.empty() ? std::string(piece) : replaced(piece, space_, " ");
   }
   auto text = std::string{};
   while (!piece.empty()) {

@@ -93,6 +93,31 @@ TEST_CASE("a missing or damaged file of a model is refused by name", "[llama]") 
   }
 }
 
+TEST_CASE("a damaged tokenizer is refused", "[llama]") {
+  const auto refusal_of = [](const std::function<void(json&)>& change) {
+    const auto folder = changed_tokenizer(change);
+    try {
+      static_cast<void>(tokenizer(folder.path()));
+    } catch (const bad_model& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK_THAT(refusal_of([](json& t) { t["model"]["merges"] = json::array({"a b", "ab"}); }),
+             ContainsSubstring("the merge ab"));
+  CHECK_THAT(refusal_of([](json& t) { t["model"]["merges"] = json::array({" a"}); }),
+             ContainsSubstring("the merge  a"));
+  CHECK_THAT(refusal_of([](json& t) { t["model"]["merges"] = json::array({""}); }), ContainsSubstring("the merge"));
+  CHECK_THAT(refusal_of([](json& t) { t["model"]["merges"] = json::array({json::array({"a"})}); }),
+             ContainsSubstring("member"));
+  CHECK_THAT(refusal_of([](json& t) { t["model"]["vocab"]["a"] = -1; }), ContainsSubstring("-1"));
+  CHECK_THAT(refusal_of([](json& t) { t["model"]["type"] = "Unigram"; }), ContainsSubstring("Unigram"));
+  CHECK_THAT(refusal_of([](json& t) { t.erase("model"); }), ContainsSubstring("model"));
+  CHECK_THAT(refusal_of([](json& t) { t["added_tokens"] = json::array({7}); }), ContainsSubstring("member"));
+  CHECK_THAT(refusal_of([](json& t) { t["pre_tokenizer"] = {{"type", "Digits"}}; }), ContainsSubstring("Digits"));
+  CHECK_THAT(refusal_of([](json& t) { t["normalizer"] = {{"type", "NFKC"}}; }), ContainsSubstring("NFKC"));
+}
+
 TEST_CASE("a configuration that does not fit is refused with its member", "[llama]") {
   CHECK_THAT(refusal_of("llama", [](json& c) { c["model_type"] = "gpt2"; }), ContainsSubstring("model_type gpt2"));
   CHECK_THAT(refusal_of("llama", [](json& c) { c.erase("hidden_size"); }), ContainsSubstring("hidden_size"));

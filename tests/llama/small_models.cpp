@@ -106,12 +106,23 @@ std::filesystem::path trained_model() {
 }
 const nlohmann::json& trained_reference() { return reference_file().at("trained"); }
 
-model_folder::model_folder(const reference& of, const std::string& number_type) {
+test_folder::test_folder(const std::map<std::string, std::string>& files) {
   static auto count = std::atomic<int>{0};
   path_ = std::filesystem::temp_directory_path() /
           ("pagedkv_llama_" + std::to_string(::getpid()) + "_" + std::to_string(count++));
   std::filesystem::create_directories(path_);
-  std::ofstream(path_ / "config.json") << of.config;
+  for (const auto& [name, contents] : files) {
+    std::ofstream(path_ / name) << contents;
+  }
+}
+
+test_folder::~test_folder() {
+  auto ignored = std::error_code{};
+  std::filesystem::remove_all(path_, ignored);
+}
+
+model_folder::model_folder(const reference& of, const std::string& number_type) {
+  std::ofstream(path() / "config.json") << of.config;
   auto header = nlohmann::json::object();
   auto data = std::string{};
   for (const auto& [name, shape] : of.shapes.items()) {
@@ -123,16 +134,17 @@ model_folder::model_folder(const reference& of, const std::string& number_type) 
   auto text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const auto size = static_cast<std::uint64_t>(text.size());
-  auto file = std::ofstream(path_ / "model.safetensors", std::ios::binary);
+  auto file = std::ofstream(path() / "model.safetensors", std::ios::binary);
   file.write(reinterpret_cast<const char*>(&size), sizeof size) << text << data;
   if (!file) {
-    throw std::runtime_error("cannot write " + path_.string());
+    throw std::runtime_error("cannot write " + path().string());
   }
 }
 
-model_folder::~model_folder() {
-  auto ignored = std::error_code{};
-  std::filesystem::remove_all(path_, ignored);
+test_folder changed_tokenizer(const std::function<void(nlohmann::json&)>& change) {
+  auto whole = read_json(trained_model() / "tokenizer.json");
+  change(whole);
+  return test_folder({{"tokenizer.json", whole.dump()}});
 }
 
 }  // namespace llama::test

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,18 +33,28 @@ struct reference {
 [[nodiscard]] std::filesystem::path trained_model();
 [[nodiscard]] const nlohmann::json& trained_reference();
 
-/// A directory with `config.json` and `model.safetensors`, gone with the object.
-class model_folder {
+/// A directory, gone with the object.
+class test_folder {
  public:
-  explicit model_folder(const reference& of, const std::string& number_type = "F32");
-  model_folder(const model_folder&) = delete;
-  model_folder& operator=(const model_folder&) = delete;
-  ~model_folder();
+  /// With these files: contents by name.
+  explicit test_folder(const std::map<std::string, std::string>& files = {});
+  test_folder(const test_folder&) = delete;
+  test_folder& operator=(const test_folder&) = delete;
+  ~test_folder();
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
  private:
   std::filesystem::path path_;
 };
+
+/// A directory with `config.json` and `model.safetensors`.
+class model_folder : public test_folder {
+ public:
+  explicit model_folder(const reference& of, const std::string& number_type = "F32");
+};
+
+/// A directory with the trained model's `tokenizer.json`, changed.
+[[nodiscard]] test_folder changed_tokenizer(const std::function<void(nlohmann::json&)>& change);
 
 }  // namespace llama::test

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -41,6 +42,45 @@ TEST_CASE("a word of a hundred thousand letters has tokens, too", "[llama]") {
     word[i] = "etaoin"[i * i % 6];
   }
   CHECK(words.decode(words.encode_plain(word)) == word);
+}
+
+TEST_CASE("long texts have tokens, too", "[llama]") {  // and soon: no match reads the rest of the text
+  const auto words = tokenizer(test::trained_model());
+  auto text = std::string{};
+  for (auto i = 0; i < 100'000; ++i) {
+    text += "word ";
+  }
+  CHECK(words.decode(words.encode_plain(text)) == text);
+  auto names = std::string{};
+  for (auto i = 0; i < 100'000; ++i) {
+    names += "<|end|>";
+  }
+  CHECK(words.encode(names) == std::vector<pagedkv::token>(100'000, *words.find_special("<|end|>")));
+}
+
+TEST_CASE("the longest of special names that begin together is meant", "[llama]") {
+  const auto changed = test::changed_tokenizer([](nlohmann::json& whole) {
+    for (const auto& [id, name] : std::map<int, std::string>{{2048, "<|us"}, {2049, "er|>"}, {2050, "<|user|>s"}}) {
+      whole["added_tokens"].push_back({{"id", id}, {"content", name}, {"special", true}});
+    }
+  });
+  const auto words = tokenizer(changed.path());
+  CHECK(words.encode("<|user|><|user|>s<|user|><|us<|user|>er|>") ==
+        std::vector<pagedkv::token>{1, 2050, 1, 2048, 1, 2049});
+}
+
+TEST_CASE("spaces become the tokenizer's own mark and come back", "[llama]") {
+  const auto changed = test::changed_tokenizer([](nlohmann::json& whole) {
+    whole["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}};
+    whole["pre_tokenizer"] = nullptr;
+    whole["model"] = {{"type", "BPE"},
+                      {"vocab", {{"a", 5}, {"\u2581", 6}, {"\u2581a", 7}, {"<0xZZ>", 8}, {"<0x0A>", 9}}},
+                      {"merges", {"\u2581 a"}}};
+  });
+  const auto words = tokenizer(changed.path());
+  CHECK(words.encode_plain("a  a\n") == std::vector<pagedkv::token>{5, 6, 7, 9});
+  CHECK(words.decode({5, 6, 7, 9}) == "a  a\n");
+  CHECK(words.bytes_of(8) == "<0xZZ>");  // which is no byte
 }
 
 TEST_CASE("threads encode with one tokenizer at once", "[llama]") {
