@@ -66,6 +66,10 @@ struct model_config {
   [[nodiscard]] static model_config parse(const nlohmann::json& from);
 
   [[nodiscard]] bool has(layer_kind wanted) const noexcept;
+  /// Whether queries and keys are normalised, head by head.
+  [[nodiscard]] bool normalizes_heads() const noexcept {
+    return kind == architecture::qwen_3 || kind == architecture::gemma_3;
+  }
   /// The groups of the cache: one for each kind of layers that the model has, in the order of `layer_kind`.
   [[nodiscard]] pagedkv::group_list groups() const;
 };

@@ -73,8 +73,10 @@ model::attention_weights model::take_attention(const std::string& prefix) {
   made.keys = take_linear(prefix + "k_proj", of_keys, hidden);
   made.values = take_linear(prefix + "v_proj", of_keys, hidden);
   made.output = take_linear(prefix + "o_proj", hidden, of_queries);
-  made.query_norm = take_if_any(prefix + "q_norm.weight", {config_.head_dim});
-  made.key_norm = take_if_any(prefix + "k_norm.weight", {config_.head_dim});
+  if (config_.normalizes_heads()) {
+    made.query_norm = take(prefix + "q_norm.weight", {config_.head_dim});
+    made.key_norm = take(prefix + "k_norm.weight", {config_.head_dim});
+  }
   return made;
 }
 

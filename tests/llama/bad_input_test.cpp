@@ -93,6 +93,17 @@ TEST_CASE("a missing or damaged file of a model is refused by name", "[llama]") 
   }
 }
 
+TEST_CASE("tensors that a model needs are missed by name", "[llama]") {
+  for (const auto* const name : {"qwen3", "gemma3"}) {
+    for (const auto* const tensor :
+         {"model.layers.1.self_attn.q_norm.weight", "model.layers.1.self_attn.k_norm.weight"}) {
+      auto damaged = reference_of(name);
+      damaged.shapes.erase(tensor);
+      CHECK_THAT(refusal(model_folder(damaged).path()), ContainsSubstring(tensor));
+    }
+  }
+}
+
 TEST_CASE("a damaged tokenizer is refused", "[llama]") {
   const auto refusal_of = [](const std::function<void(json&)>& change) {
     const auto folder = changed_tokenizer(change);

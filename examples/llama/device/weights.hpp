@@ -102,7 +102,7 @@ class weight_reader {
                                {attention + "k_proj", sizes_.keys},
                                {attention + "v_proj", sizes_.keys}},
                               sizes_.hidden);
-    if (files_.contains(attention + "q_norm.weight")) {
+    if (config_.normalizes_heads()) {
       made.query_norm = norm(attention + "q_norm", static_cast<std::size_t>(config_.head_dim));
       made.key_norm = norm(attention + "k_norm", static_cast<std::size_t>(config_.head_dim));
     }
