@@ -28,17 +28,22 @@ T optional(const json& from, const char* name, T otherwise) {
   return found == nullptr ? otherwise : found->get<T>();
 }
 
-std::int32_t size_of(const json& from, const char* name, std::optional<std::int32_t> otherwise = {}) {
+std::int32_t size_of(const json& from, const char* name, std::optional<std::int32_t> otherwise = {},
+                     std::int32_t most = std::numeric_limits<std::int32_t>::max()) {
   const auto* const found = find(from, name);
-  if (found == nullptr && otherwise) {
-    return *otherwise;
-  }
-  if (found == nullptr || !found->is_number_integer() || found->get<std::int64_t>() <= 0 ||
-      found->get<std::int64_t>() > std::numeric_limits<std::int32_t>::max()) {
+  if ((found == nullptr && !otherwise) || (found != nullptr && !found->is_number_integer())) {
     throw bad_model(std::string("config.json: ") + name + " is missing, or not a positive number");
   }
-  return found->get<std::int32_t>();
+  const auto size = found == nullptr ? std::int64_t{*otherwise} : found->get<std::int64_t>();
+  if (size <= 0 || size > most) {
+    throw bad_model(std::string("config.json: ") + name + " is not a number from 1 to " + std::to_string(most));
+  }
+  return static_cast<std::int32_t>(size);
 }
+
+/// What lists and loops are made of before a tensor's shape confirms it.
+constexpr auto most_layers = 65'536;
+constexpr auto most_of_head = 65'536;
 
 /// The frequencies of Llama 3.1: long waves are stretched, short ones stay, those between are mixed.
 void stretch_as_llama_3(std::vector<float>& frequencies, const json& from) {
@@ -80,9 +85,9 @@ float stretch_as_yarn(std::vector<float>& frequencies, const json& from, double 
   return static_cast<float>(optional(from, "attention_factor", usual));
 }
 
-/// `from`: an object as `rope_parameters` or `rope_scaling` hold it.
-rotation make_rotation(const json& from, double theta, std::int32_t head_dim) {
-  const auto turned = optional(from, "partial_rotary_factor", 1.0);
+/// `from`: an object as `rope_parameters` or `rope_scaling` hold it. `turned`: the share of a head where it has none.
+rotation make_rotation(const json& from, double theta, std::int32_t head_dim, double turned) {
+  turned = optional(from, "partial_rotary_factor", turned);
   if (!(turned > 0 && turned <= 1)) {
     throw bad_model("config.json: partial_rotary_factor is not a share of a head");
   }
@@ -117,17 +122,20 @@ void read_rotations(model_config& to, const json& from) {
   const auto& full = of_kind("full_attention");
   const auto* const scaling = find(from, "rope_scaling");
   const auto theta = optional(full, "rope_theta", optional(from, "rope_theta", usual));
-  to.full_rotation = make_rotation(all == nullptr && scaling != nullptr ? *scaling : full, theta, to.head_dim);
+  // Bamba's published files do not say that half of a head is turned.
+  const auto turned = optional(from, "partial_rotary_factor", to.kind == architecture::bamba ? 0.5 : 1.0);
+  to.full_rotation = make_rotation(all == nullptr && scaling != nullptr ? *scaling : full, theta, to.head_dim, turned);
   if (to.has(layer_kind::window)) {
     const auto& local = of_kind("sliding_attention");
     const auto local_theta = optional(local, "rope_theta", optional(from, "rope_local_base_freq", 1e4));
     to.window_rotation =
-        to.kind == architecture::gemma_3 ? make_rotation(local, local_theta, to.head_dim) : to.full_rotation;
+        to.kind == architecture::gemma_3 ? make_rotation(local, local_theta, to.head_dim, turned) : to.full_rotation;
   }
 }
 
 std::vector<layer_kind> read_layers(const json& from, architecture kind) {
-  auto layers = std::vector<layer_kind>(static_cast<std::size_t>(size_of(from, "num_hidden_layers")), layer_kind::full);
+  auto layers = std::vector<layer_kind>(static_cast<std::size_t>(size_of(from, "num_hidden_layers", {}, most_layers)),
+                                        layer_kind::full);
   if (kind == architecture::bamba) {
     const auto full = from.at("attn_layer_indices").get<std::vector<std::size_t>>();
     for (auto i = std::size_t{0}; i < layers.size(); ++i) {
@@ -199,6 +207,14 @@ architecture read_architecture(const json& from) {
   return found->second;
 }
 
+void check_activation(const json& from, bool is_gemma) {
+  const auto* const name = is_gemma ? "hidden_activation" : "hidden_act";
+  const auto known = std::string(is_gemma ? "gelu_pytorch_tanh" : "silu");
+  if (const auto found = optional(from, name, known); found != known) {
+    throw bad_model(std::string("config.json: ") + name + " " + found + " is not known; " + known + " is");
+  }
+}
+
 model_config parse_checked(const json& from) {
   auto made = model_config{};
   made.kind = read_architecture(from);
@@ -208,13 +224,14 @@ model_config parse_checked(const json& from) {
   made.intermediate = size_of(from, "intermediate_size");
   made.num_heads = size_of(from, "num_attention_heads");
   made.num_kv_heads = size_of(from, "num_key_value_heads", made.num_heads);
-  made.head_dim = size_of(from, "head_dim", std::max(1, made.hidden / made.num_heads));
+  made.head_dim = size_of(from, "head_dim", std::max(1, made.hidden / made.num_heads), most_of_head);
   if (made.num_heads % made.num_kv_heads != 0 || made.head_dim % 2 != 0) {
     throw bad_model("config.json: num_attention_heads is no multiple of num_key_value_heads, or head_dim is odd");
   }
   made.context = size_of(from, "max_position_embeddings", std::numeric_limits<std::int32_t>::max());
-  made.norm_epsilon = optional(from, "rms_norm_eps", 1e-6f);
+  made.norm_epsilon = optional(from, "rms_norm_eps", made.kind == architecture::bamba ? 1e-5f : 1e-6f);
   made.tied_embeddings = optional(from, "tie_word_embeddings", is_gemma);
+  check_activation(from, is_gemma);
   made.gelu = is_gemma;
   made.embedding_scale = is_gemma ? std::sqrt(static_cast<float>(made.hidden)) : 1;
   const auto scalar = is_gemma ? optional(from, "query_pre_attn_scalar", 256.0f) : static_cast<float>(made.head_dim);

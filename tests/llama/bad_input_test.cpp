@@ -171,6 +171,37 @@ TEST_CASE("sizes that would lead outside arrays are refused", "[llama]") {
   CHECK_THAT(refusal_of("bamba", [](json& c) { c["mamba_d_state"] = 1 << 30; }), ContainsSubstring("mamba_d_state"));
 }
 
+TEST_CASE("sizes that no model has are refused before anything is made of them", "[llama]") {
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["head_dim"] = 2147483646; }), ContainsSubstring("head_dim"));
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["num_hidden_layers"] = 2147483647; }),
+             ContainsSubstring("num_hidden_layers"));
+  const auto derived = [](json& c) {
+    c["hidden_size"] = 2147483646;
+    c["num_attention_heads"] = c["num_key_value_heads"] = 1;
+    c.erase("head_dim");
+  };
+  CHECK_THAT(refusal_of("llama", derived), ContainsSubstring("head_dim"));
+}
+
+TEST_CASE("functions that a model does not apply are refused", "[llama]") {
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["hidden_act"] = "relu"; }), ContainsSubstring("hidden_act relu"));
+  CHECK_THAT(refusal_of("bamba", [](json& c) { c["hidden_act"] = "gelu"; }), ContainsSubstring("hidden_act gelu"));
+  CHECK_THAT(refusal_of("gemma3", [](json& c) { c["hidden_activation"] = "silu"; }),
+             ContainsSubstring("hidden_activation silu"));
+}
+
+TEST_CASE("members that Bamba's published files lack have its values", "[llama]") {
+  auto published = reference_of("bamba").config;
+  const auto expected = model_config::parse(published);
+  published.erase("rms_norm_eps");
+  published.erase("rope_parameters");
+  const auto read = model_config::parse(published);
+  CHECK(read.norm_epsilon == expected.norm_epsilon);
+  CHECK(read.full_rotation.frequencies == expected.full_rotation.frequencies);
+  published["partial_rotary_factor"] = 0.25;
+  CHECK(2 * model_config::parse(published).full_rotation.frequencies.size() == read.full_rotation.frequencies.size());
+}
+
 TEST_CASE("older files describe the same model", "[llama]") {
   auto older = reference_of("gemma3");
   const auto parameters = older.config["rope_parameters"];
