@@ -48,11 +48,11 @@ class Served(unittest.TestCase):
         _, errors = self.server.communicate()
         self.assertEqual((self.server.returncode, errors), (0, ""))
 
-    def ask(self, method, path, body=None):
+    def ask(self, method, path, body=None, headers={}):
         """The status and the body of an answer."""
         connection = http.client.HTTPConnection(self.address)
         try:
-            connection.request(method, path, body if body is None or isinstance(body, str) else json.dumps(body))
+            connection.request(method, path, json.dumps(body) if isinstance(body, dict) else body, headers)
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         finally:
@@ -116,6 +116,15 @@ class Answers(Served):
     def test_tokens_are_a_prompt(self):
         self.assertEqual(json.loads(self.complete(prompt=[0, 1, 500]))["usage"]["prompt_tokens"], 3)
         self.assertEqual(len(json.loads(self.complete(prompt=[[0, 1], [0, 2, 3]]))["choices"]), 2)
+
+    def test_json_is_read_whatever_its_type_is_called(self):
+        body = json.dumps({**LONG, "max_tokens": 5}) + " " * 20_000
+        for kind in ("application/json", "application/x-www-form-urlencoded", "text/plain"):
+            for sent in (body, iter([body.encode()])):  # with a length, or in chunks
+                with self.subTest(kind=kind, sent=type(sent)):
+                    status, answer = self.ask("POST", "/v1/completions", sent, {"Content-Type": kind})
+                    self.assertEqual(status, 200, answer)
+                    self.assertEqual(json.loads(answer)["usage"]["completion_tokens"], 5)
 
     def test_a_seed_repeats_an_answer(self):
         wishes = {"temperature": 2, "seed": 7, "max_tokens": 40}
@@ -188,6 +197,15 @@ class Refusals(Served):
         self.assertEqual(json.loads(self.complete(prompt=[5] * 100, max_tokens=28))["usage"]["prompt_tokens"], 100)
         self.assertEqual(self.ask("POST", "/v1/chat/completions", {"messages": QUESTION})[0], 200)  # as long as there is room
 
+    def test_what_is_a_form_or_too_long(self):
+        form = '--x\r\nContent-Disposition: form-data; name="prompt"\r\n\r\na\r\n--x--\r\n'
+        status, answer = self.ask("POST", "/v1/completions", form, {"Content-Type": "multipart/form-data; boundary=x"})
+        self.assertEqual(status, 415, answer)
+        self.assertIn("JSON", json.loads(answer)["error"]["message"])
+        status, answer = self.ask("POST", "/v1/completions", iter([b" " * 1_000_000] * 17))
+        self.assertEqual(status, 413, answer)
+        self.assertIn("16 MiB", json.loads(answer)["error"]["message"])
+
     def test_what_is_no_http(self):
         host, port = self.address.split(":")
         for request, status in [
@@ -224,6 +242,25 @@ class Departures(Served):
         connection.request("POST", "/v1/completions", json.dumps({**LONG, "max_tokens": 400, "stream": True, "n": 2}))
         answer = connection.getresponse()
         answer.readline()  # the stop in the clean-up finds the rest
+
+
+    def test_a_slow_body_does_not_hold_the_end(self):
+        host, port = self.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=1) as connection:
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+            self.metrics()
+            self.server.send_signal(signal.SIGTERM)
+            for _ in range(100):
+                try:
+                    connection.sendall(b" ")
+                    if connection.recv(4096) == b"":
+                        break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+            else:
+                self.fail("the server reads on")
 
 
 class Failure(Served):
@@ -445,10 +482,18 @@ class Start(unittest.TestCase):
             server.communicate()
             self.assertEqual(server.returncode, 0)
 
+    def test_threads_that_cannot_be_had_are_named(self):
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+        command = [PROGRAM, "--model", MODEL, "--port", "0", "--connections", "65535"]
+        done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("65535 threads", done.stderr)
+
     def test_what_cannot_be_served_is_named(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1])
             refused = [(["--port", port], port), (["--port", "70000"], "--port"), (["--blocks", "0"], "--blocks")]
+            refused += [(["--rows", "4611686018427387905"], "--rows"), (["--connections", "1000000"], "--connections")]
             refused += [(["--file", "blocks"], "host memory"), (["--file-size", "1MB"], "--file"), (["--branches", "2"], "--drafts")]
             for options, name in [*refused, (["--overlap", "--drafts", "2"], "--drafts")]:
                 done = subprocess.run([PROGRAM, "--model", MODEL, *options], capture_output=True, text=True)

@@ -5,13 +5,21 @@
 #include <pagedkv/metrics/prometheus.hpp>
 
 #include <sys/socket.h>
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <condition_variable>
 #include <ctime>
 #include <exception>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <queue>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 namespace llama {
 
@@ -19,6 +27,7 @@ namespace {
 
 constexpr auto json_type = "application/json";
 constexpr auto most_bytes = std::size_t{16} << 20;  // of a request
+constexpr auto too_long = "the request is longer than 16 MiB";
 
 /// Between looks whether a client is still there.
 constexpr auto patience = std::chrono::milliseconds(100);
@@ -35,8 +44,21 @@ class transmission {
   transmission(completion_request request, const served_model& by, std::int64_t number, service::ticket of)
       : made_(std::move(request), by, number, std::time(nullptr)), ticket_(std::move(of)) {}
 
-  /// Sends what there is. Returns false when the client has gone.
+  /// Sends what there is. Returns false when the client has gone. No caller would catch what is thrown.
   bool advance(httplib::DataSink& sink) {
+    try {
+      return send_news(sink);
+    } catch (const std::exception& error) {
+      const auto reason = refusal(500, error.what()).body();
+      const auto text = made_.streams() ? event_of(reason) : text_of(reason);
+      const bool is_sent = sink.write(text.data(), text.size());
+      sink.done();
+      return is_sent;
+    }
+  }
+
+ private:
+  bool send_news(httplib::DataSink& sink) {
     if (!sink.is_writable()) {
       return false;
     }
@@ -57,17 +79,68 @@ class transmission {
     return true;
   }
 
- private:
   completion made_;
   service::ticket ticket_;
   bool has_begun_ = false;
 };
 
+/// The library's own threads end the process where one of them cannot be had.
+class connection_threads final : public httplib::TaskQueue {
+ public:
+  explicit connection_threads(std::size_t count) {
+    try {
+      while (threads_.size() < count) {
+        threads_.emplace_back([this] { work(); });
+      }
+    } catch (const std::system_error& error) {
+      shutdown();
+      throw std::system_error(error.code(), std::to_string(count) + " threads for connections cannot be had");
+    }
+  }
+  ~connection_threads() override { shutdown(); }
+
+  void enqueue(std::function<void()> serve) override {
+    const auto lock = std::lock_guard(mutex_);
+    accepted_.push(std::move(serve));
+    came_.notify_one();
+  }
+  void shutdown() override {
+    {
+      const auto lock = std::lock_guard(mutex_);
+      ends_ = true;
+      came_.notify_all();
+    }
+    std::ranges::for_each(threads_, &std::thread::join);
+    threads_.clear();
+  }
+
+ private:
+  void work() {
+    for (auto lock = std::unique_lock(mutex_);;) {
+      came_.wait(lock, [&] { return ends_ || !accepted_.empty(); });
+      if (accepted_.empty()) {
+        return;
+      }
+      const auto serve = std::move(accepted_.front());
+      accepted_.pop();
+      lock.unlock();
+      serve();
+      lock.lock();
+    }
+  }
+
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable came_;
+  std::queue<std::function<void()>> accepted_;
+  bool ends_ = false;
+};
+
 }  // namespace
 
 http_server::http_server(const served_model& model, service& with, std::size_t num_connections)
-    : model_(model), service_(with) {
-  server_.new_task_queue = [num_connections] { return new httplib::ThreadPool(num_connections); };
+    : model_(model), service_(with), threads_(std::make_unique<connection_threads>(num_connections)) {
+  server_.new_task_queue = [this] { return threads_.release(); };
   server_.set_payload_max_length(most_bytes);
   server_.set_tcp_nodelay(true);
   const auto get = [&](const char* path, auto make, const char* type) {
@@ -81,16 +154,14 @@ http_server::http_server(const served_model& model, service& with, std::size_t n
   get("/v1/models", [this] { return list_models(model_); }, json_type);
   for (const bool is_chat : {false, true}) {
     server_.Post(is_chat ? "/v1/chat/completions" : "/v1/completions",
-                 [this, is_chat](const httplib::Request& request, httplib::Response& response) {
-                   complete(request, response, is_chat);
-                 });
+                 [this, is_chat](const httplib::Request& request, httplib::Response& response,
+                                 const httplib::ContentReader& read) { complete(request, response, read, is_chat); });
   }
   server_.set_error_handler(httplib::Server::Handler([](const httplib::Request& request, httplib::Response& response) {
     if (response.body.empty()) {
-      const auto reason = response.status == 404 ? "there is no " + request.method + " " + request.path
-                          : response.status == 413
-                              ? "the request is longer than " + std::to_string(most_bytes) + " bytes"
-                              : "the request is no HTTP that the server understands";
+      const auto reason = response.status == 404   ? "there is no " + request.method + " " + request.path
+                          : response.status == 413 ? too_long
+                                                   : "the request is no HTTP that the server understands";
       answer_with(response, refusal(response.status, reason));
     }
   }));
@@ -117,14 +188,46 @@ int http_server::bind(const std::string& host, int port) {
   return bound;
 }
 
-void http_server::complete(const httplib::Request& request, httplib::Response& response, bool is_chat) {
-  auto read = read_completion(request.body, is_chat, model_, service_);
-  auto ticket = service_.submit(read.wanted);
+/// The library would read a body of the type that curl names with `-d` as a form, and refuse it above 8,192 bytes.
+std::optional<std::string> http_server::read_body(const httplib::Request& request,
+                                                  const httplib::ContentReader& read) const {
+  auto body = std::string{};
+  auto is_long = false;
+  const auto add = [&](const char* data, std::size_t size) {
+    is_long = is_long || size > most_bytes - body.size();
+    if (!is_long) {
+      body.append(data, size);
+    }
+    return !ends_;  // a slow client holds no server that stops
+  };
+  if (request.is_multipart_form_data()) {
+    if (!read([](const httplib::MultipartFormData& /*part*/) { return true; }, add)) {
+      return {};
+    }
+    throw refusal(415, "the body is a form; JSON is read");
+  }
+  if (!read(add)) {
+    return {};
+  }
+  if (is_long) {  // in chunks, of which the library counts none
+    throw refusal(413, too_long);
+  }
+  return body;
+}
+
+void http_server::complete(const httplib::Request& request, httplib::Response& response,
+                           const httplib::ContentReader& read, bool is_chat) {
+  const auto body = read_body(request, read);
+  if (!body) {
+    return;  // the library has set a status
+  }
+  auto wanted = read_completion(*body, is_chat, model_, service_);
+  auto ticket = service_.submit(wanted.wanted);
   if (!ticket) {
     throw refusal(400, ticket.error().message());
   }
-  const bool streams = read.streams;
-  const auto sent = std::make_shared<transmission>(std::move(read), model_, ++num_completions_, std::move(*ticket));
+  const bool streams = wanted.streams;
+  const auto sent = std::make_shared<transmission>(std::move(wanted), model_, ++num_completions_, std::move(*ticket));
   response.set_chunked_content_provider(
       streams ? "text/event-stream" : json_type,
       [sent](std::size_t /*offset*/, httplib::DataSink& sink) { return sent->advance(sink); });

@@ -36,7 +36,8 @@ function parse(text) {
   for (const line of text.split("\n")) {
     const found = line.match(/^pagedkv_(\w+)\{(.*)\} (\S+)$/);
     if (found) {
-      const own = found[2].split(",").slice(1).map(label => label.split('"')[1]).join();
+      const labels = found[2].matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g);
+      const own = [...labels].filter(label => label[1] !== "model").map(label => label[2]).join();
       values[own ? `${found[1]}/${own}` : found[1]] = Number(found[3]);
     }
   }
