@@ -35,15 +35,25 @@ double seconds_since(clock_type::time_point begin) {
   return std::chrono::duration<double>(clock_type::now() - begin).count();
 }
 
-/// Answers one question; returns false if the request failed. A conversation that has become as long as the texts that
-/// the model was trained on starts anew.
+/// Answers one question. Returns false, and leaves the conversation without it, if that fails. A conversation that would
+/// become longer than the texts that the model was trained on starts anew.
 bool answer(llama::engine& engine, llama::conversation& talk, const llama::tokenizer& words, const settings& chosen,
             const std::string& question, std::int32_t context) {
-  if (talk.ask(question).size() + chosen.max_tokens > static_cast<std::size_t>(context)) {
-    talk = llama::conversation(words);
-    static_cast<void>(talk.ask(question));
+  const auto most = static_cast<std::size_t>(context);
+  const auto ask = [&](llama::conversation& of) {
+    const auto size = of.ask(question).size();
+    return size <= most && chosen.max_tokens <= most - size;
+  };
+  auto longer = talk;
+  if (!ask(longer)) {
+    longer = llama::conversation(words);
+    if (!ask(longer)) {
+      fmt::print(stderr, "a question of {} tokens with {} of its answer is longer than the model's context of {}\n",
+                 longer.tokens().size(), chosen.max_tokens, context);
+      return false;
+    }
   }
-  const auto& prompt = talk.tokens();
+  const auto& prompt = longer.tokens();
   const auto began = clock_type::now();
   auto first = 0.0;
   const auto print = [&](const llama::sample& of, std::optional<pagedkv::token> next) {
@@ -65,6 +75,7 @@ bool answer(llama::engine& engine, llama::conversation& talk, const llama::token
   engine.run();
   if (made.failure) {
     fmt::print(stderr, "{}\n", made.failure->message());
+    engine.forget(made);
     return false;
   }
   const auto all = seconds_since(began);
@@ -73,8 +84,9 @@ bool answer(llama::engine& engine, llama::conversation& talk, const llama::token
       "\n[{} tokens, {:.0f} a second; first after {:.1f} ms; {} of {} prompt tokens were cached; {} blocks hold K/V]\n",
       made.answer().size(), static_cast<double>(made.answer().size()) / all, first * 1e3, made.num_cached_tokens,
       made.num_prompt_tokens, blocks.in_use + blocks.evictable);
-  talk.hear(made.answer());
+  longer.hear(made.answer());
   engine.forget(made);
+  talk = std::move(longer);
   return true;
 }
 
@@ -97,22 +109,22 @@ bool save(llama::engine& engine, const llama::conversation& talk, const std::str
   auto options = llama::generation_options{};
   options.max_tokens = 1;
   options.save_to = session;
-  const auto* const whole = engine.submit(talk.tokens(), options).value();
+  const auto whole = engine.submit(talk.tokens(), options);
   engine.run();
-  if (whole->failure) {
-    fmt::print(stderr, "{}: {}\n", session, whole->failure->message());
+  const auto failure = whole ? (*whole)->failure : whole.error();
+  if (failure) {
+    fmt::print(stderr, "{}: {}\n", session, failure->message());
   }
-  return !whole->failure;
+  return !failure;
 }
 
-/// Answers what was asked on the command line, or in the terminal.
+/// Answers what was asked on the command line, or in the terminal. Returns whether all of it was.
 bool answer_all(llama::engine& engine, llama::conversation& talk, const llama::tokenizer& words, const settings& chosen,
                 std::int32_t context) {
+  auto succeeds = true;
   for (const auto& question : chosen.questions) {
     fmt::print("> {}\n", question);
-    if (!answer(engine, talk, words, chosen, question, context)) {
-      return false;
-    }
+    succeeds &= answer(engine, talk, words, chosen, question, context);
   }
   const auto prompt = [] {
     fmt::print("> ");
@@ -120,11 +132,9 @@ bool answer_all(llama::engine& engine, llama::conversation& talk, const llama::t
   };
   auto line = std::string{};
   while (chosen.questions.empty() && (prompt(), std::getline(std::cin, line)) && line != "exit") {
-    if (!line.empty() && !answer(engine, talk, words, chosen, line, context)) {
-      return false;
-    }
+    succeeds &= line.empty() || answer(engine, talk, words, chosen, line, context);
   }
-  return true;
+  return succeeds;
 }
 
 int chat(llama::model& loaded, const llama::tokenizer& words, const settings& chosen) {
@@ -134,13 +144,9 @@ int chat(llama::model& loaded, const llama::tokenizer& words, const settings& ch
   if (saves && !restore(*engine, talk, chosen.session)) {
     return 1;
   }
-  if (!answer_all(*engine, talk, words, chosen, loaded.config().context)) {
-    return 1;
-  }
-  if (saves && !save(*engine, talk, chosen.session)) {
-    return 1;
-  }
-  return engine->cache_statistics().blocks.in_use == 0 ? 0 : 1;
+  auto succeeds = answer_all(*engine, talk, words, chosen, loaded.config().context);
+  succeeds &= !saves || save(*engine, talk, chosen.session);
+  return succeeds && engine->cache_statistics().blocks.in_use == 0 ? 0 : 1;
 }
 
 }  // namespace
@@ -155,7 +161,7 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--temperature", chosen.sampling.temperature, "0: always the most likely token")
-      ->check(CLI::NonNegativeNumber);
+      ->check(llama::finite_number(true));
   app.add_option("--seed", chosen.sampling.seed, "of the random numbers");
   app.add_option("--session", chosen.session,
                  "file of the conversation, which goes on with it, and is saved at the end");

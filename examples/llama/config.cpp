@@ -41,7 +41,7 @@ std::int32_t size_of(const json& from, const char* name, std::optional<std::int3
   return static_cast<std::int32_t>(size);
 }
 
-/// What lists and loops are made of before a tensor's shape confirms it.
+/// Lists and loops are made of these before a tensor's shape confirms them.
 constexpr auto most_layers = 65'536;
 constexpr auto most_of_head = 65'536;
 

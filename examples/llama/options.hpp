@@ -5,12 +5,28 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <system_error>
 
 namespace llama {
+
+/// A check of an option. The library's own take `nan` for a number of any range.
+[[nodiscard]] inline CLI::Validator finite_number(bool may_be_zero) {
+  const auto check = [may_be_zero](const std::string& text) {
+    auto number = 0.0F;
+    const auto* const end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, number);
+    const bool is_number = read.ec == std::errc{} && read.ptr == end && std::isfinite(number);
+    const auto* const wanted = may_be_zero ? " is not a number from 0 on" : " is not a number above 0";
+    return is_number && (number > 0 || (may_be_zero && number == 0)) ? std::string{} : text + wanted;
+  };
+  return CLI::Validator(check, "NUMBER");
+}
 
 /// The options of an engine's sizes.
 inline void add_sizes_to(CLI::App& app, engine_sizes& sizes) {

@@ -18,8 +18,8 @@ class Sessions(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.session = pathlib.Path(folder.name) / "session"
 
-    def chat(self, *arguments):
-        return subprocess.run([PROGRAM, "--model", MODEL, "--max-tokens", "60", *arguments], capture_output=True, text=True)
+    def chat(self, *arguments, tokens="60"):
+        return subprocess.run([PROGRAM, "--model", MODEL, "--max-tokens", tokens, *arguments], capture_output=True, text=True)
 
     def answers(self, *arguments):
         """What was printed without figures, and the figures: tokens that were cached, and those of the prompt."""
@@ -41,6 +41,28 @@ class Sessions(unittest.TestCase):
         done = self.chat("--session", self.session, "kluge")
         self.assertEqual(done.returncode, 1)
         self.assertIn("damaged", done.stderr)
+
+    def test_a_question_that_fails_is_dropped(self):
+        whole, _ = self.answers("What is a hacker?", "kluge", "And who uses it?")
+        long = "hacker " * 250
+        done = self.chat("--session", self.session, "--blocks", "12", "What is a hacker?", long, "kluge")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        rest, _ = self.answers("--session", self.session, "And who uses it?")
+        self.assertEqual(FIGURES.sub("", done.stdout).replace(f"> {long}\n", "") + rest, whole)
+
+    def test_what_is_longer_than_the_context_is_refused(self):
+        for question, tokens in [("hacker " * 600, "60"), ("kluge", str(2**64 - 1)), ("kluge", "512")]:
+            done = self.chat(question, tokens=tokens)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("context of 512", done.stderr)
+            self.assertEqual(done.stdout, f"> {question}\n")
+
+    def test_temperatures_that_are_no_numbers_are_refused(self):
+        for value in ("nan", "inf", "-1", "hot", "1e999"):
+            done = self.chat("--temperature", value, "kluge")
+            self.assertNotIn(done.returncode, (0, 1))
+            self.assertRegex(done.stderr, f"^--temperature: {value} is not a number from 0 on\n")
 
 
 if __name__ == "__main__":
