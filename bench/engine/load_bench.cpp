@@ -138,14 +138,14 @@ int main(int argc, char** argv) {
   app.add_option("--limit", chosen.limit, "requests of the trace")->check(CLI::PositiveNumber);
   app.add_option("--speed", chosen.speeds, "of arrivals, for one in the trace; several, divided by commas")
       ->delimiter(',')
-      ->check(CLI::PositiveNumber)
+      ->check(llama::finite_number(false))
       ->capture_default_str();
   app.add_option("--tokens-per-block", chosen.scale.tokens_per_block, "for 512 of the trace; scales answers, too")
       ->check(CLI::Range(1, 512))
       ->capture_default_str();
   llama::add_sizes_to(app, chosen.sizes);
   app.add_option("--rows", chosen.sizes.max_rows, "requests in a step")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 65'535))
       ->capture_default_str();
   app.add_option("--budget", chosen.sizes.token_budget, "tokens in a step")
       ->check(CLI::PositiveNumber)

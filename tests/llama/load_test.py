@@ -73,9 +73,10 @@ class Load(unittest.TestCase):
         missing = subprocess.run([PROGRAM, "--trace", self.folder / "missing"], capture_output=True, text=True)
         self.assertEqual(missing.returncode, 2)
         self.assertIn("missing: cannot be read", missing.stderr)
-        wrong = subprocess.run([PROGRAM, "--trace", "x", "--speed", "0"], capture_output=True, text=True)
-        self.assertNotEqual(wrong.returncode, 0)
-        self.assertIn("--speed", wrong.stderr)
+        for name, value in [("--speed", "0"), ("--speed", "nan"), ("--speed", "1,inf"), ("--rows", "4611686018427387905")]:
+            wrong = subprocess.run([PROGRAM, "--trace", "x", name, value], capture_output=True, text=True)
+            self.assertNotIn(wrong.returncode, (0, 2))
+            self.assertIn(name, wrong.stderr)
 
 
 class Turns(unittest.TestCase):
