@@ -187,7 +187,7 @@ class serving {
 
   void take_token(request& r, std::int64_t result, step& next) {
     if (std::exchange(r.forks, false) && r.running) {
-      const auto forked = requests_.fork(r.id).value();
+      const auto forked = requests_.fork(r.id, stream_.get()).value();
       auto& sample = all_.emplace_back(r);
       sample.id = forked.id;
       sample.sequence = forked.sequence;
@@ -206,7 +206,8 @@ class serving {
     }
     while (!waiting_.empty() && next.rows.size() < max_requests) {
       auto& r = *waiting_.front();
-      const auto admitted = r.submitted ? requests_.resume(r.id, r.tokens) : requests_.submit(r.tokens, r.options);
+      const auto admitted = r.submitted ? requests_.resume(r.id, r.tokens, stream_.get())
+                                        : requests_.submit(r.tokens, r.options, stream_.get());
       put_back(admitted.preempted());
       if (!admitted) {
         return;  // another step's retirement makes room

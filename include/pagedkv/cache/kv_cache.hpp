@@ -307,9 +307,9 @@ class basic_kv_cache {
   }
 
   /// Invalidates the longest cached prefix of these tokens, or the first block of every chain with a salt, or chosen
-  /// blocks; returns how many blocks. No look-up that begins afterwards finds them, nor blocks that continue them
-  /// and no equal block; a commit caches anew. Prefixes are found by the hashes of their tokens, also where a caller
-  /// gave others. Blocks in use stay with their users, readable and with the same contents, and are freed when the last
+  /// blocks; returns how many blocks. No look-up that begins afterwards finds them or blocks that continue them, nor,
+  /// of a prefix or a salt, any equal block; a commit caches anew. Beside chosen blocks, equal ones stay, and what
+  /// continues them. Prefixes are found by the hashes of their tokens, also where a caller gave others. Blocks in use stay with their users, readable and with the same contents, and are freed when the last
   /// reference is released; others are freed at once. Blocks that continue an invalidated one wait for their eviction.
   /// Reported as evictions. Linear in the tokens, in the pool, and in the blocks. Errors: `invalid_argument` for a
   /// block outside the pool; then nothing is invalidated.
