@@ -76,7 +76,9 @@ def bare(folder, suite):
             raise Unavailable("apt's configuration names no Debian mirror, or `apt-get update` never ran")
     # Newer suites than debootstrap knows are made like these.
     script = f"/usr/share/debootstrap/scripts/{like}"
-    made = subprocess.run(["debootstrap", "--variant=minbase", *options, suite, folder, mirror, script], capture_output=True, text=True)
+    # Mounts of one that is killed end with it, too: a later removal of the folder must not reach into them.
+    command = ["unshare", "--mount", "debootstrap", "--variant=minbase", *options, suite, folder, mirror, script]
+    made = subprocess.run(command, capture_output=True, text=True)
     if made.returncode != 0:
         raise Unavailable(f"debootstrap {suite}: {last_line(made.stdout)}")
     (pathlib.Path(folder) / "etc/apt/apt.conf.d/00host").write_text(apt_settings())
