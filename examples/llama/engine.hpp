@@ -144,8 +144,4 @@ class engine {
 [[nodiscard]] std::unique_ptr<engine> make_engine(model& with, const engine_sizes& sizes,
                                                   stored_as stored = stored_as::float32, const tier_sizes& tiers = {});
 
-/// The logits behind each token of a text that is not empty, `[token][vocabulary]`, from one pass in which attention reads
-/// K and V as they are stored. Throws what the cache throws.
-[[nodiscard]] std::vector<float> logits_of(model& with, std::vector<pagedkv::token> text, stored_as stored);
-
 }  // namespace llama

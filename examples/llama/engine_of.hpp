@@ -23,6 +23,7 @@
 #include <ranges>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,21 @@ template <class Cache>
     config.head_dim = model.head_dim;
   }
   return config;
+}
+
+/// Calls `call` with the type of a cache for every kind of layer.
+template <class Call>
+[[nodiscard]] auto with_cache(stored_as stored, const Call& call) {
+  using pagedkv::group_cache;
+  switch (stored) {
+    case stored_as::float16: return call(std::type_identity<group_cache<pagedkv::float16>>{});
+    case stored_as::bfloat16: return call(std::type_identity<group_cache<pagedkv::bfloat16>>{});
+    case stored_as::int8: return call(std::type_identity<group_cache<pagedkv::int8>>{});
+    case stored_as::float8:
+      return call(std::type_identity<group_cache<pagedkv::basic_float8_e4m3<pagedkv::token_scale>>>{});
+    case stored_as::float32: break;
+  }
+  return call(std::type_identity<group_cache<pagedkv::float32>>{});
 }
 
 /// Blocks of a group that a sequence takes.

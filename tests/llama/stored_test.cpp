@@ -1,4 +1,5 @@
 #include "../../bench/engine/divergence.hpp"
+#include "../../bench/engine/logits.hpp"
 #include "../../examples/llama/engine.hpp"
 #include "../../examples/llama/model.hpp"
 #include "small_models.hpp"
@@ -17,6 +18,7 @@
 using namespace llama;
 using namespace llama::test;
 using bench::compare;
+using bench::logits_of;
 
 namespace {
 
