@@ -5,6 +5,8 @@
 //
 // Exit status 77: the device has too little memory, some 30 GB.
 
+#include "random_weights.hpp"
+
 #include "../../examples/llama/device/engine.hpp"
 
 #include <nlohmann/json.hpp>

@@ -215,17 +215,4 @@ PAGEDKV_KERNEL void find_best(const best_token* parts, pagedkv::token* best_of_r
   }
 }
 
-/// Random numbers in [-scale, scale), from a hash of their place. x counts workgroups, and lanes stride over the grid.
-template <class Element>
-PAGEDKV_KERNEL void fill_randomly(storage_of<Element>* numbers, std::int64_t count, std::uint64_t seed, float scale) {
-  const auto stride = std::int64_t{kernels::grid_extent().x} * workgroup_size;
-  for (auto i = std::int64_t{index_of_workgroup()} * workgroup_size + lane_of_workgroup(); i < count; i += stride) {
-    auto z = (seed << 40) + static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15U;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-    const auto unit = static_cast<float>((z ^ (z >> 31)) >> 40) / 8388608.0F - 1;
-    kernels::store(numbers + i, Element::encode(unit * scale, 1));
-  }
-}
-
 }  // namespace llama::device

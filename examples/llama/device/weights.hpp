@@ -6,9 +6,9 @@
 #include "kernels.hpp"
 
 #include <pagedkv/device/stream.hpp>
+#include <pagedkv/policy/element/float32.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -164,56 +164,6 @@ class weight_reader {
   const model_config& config_;
   matrix_sizes sizes_;
   const tensor_files& files_;
-  hip::stream stream_;
-};
-
-/// Random weights, for measurements.
-template <class Element>
-class random_weights {
- public:
-  explicit random_weights(const model_config& config) : config_(config), sizes_(config) {}
-
-  [[nodiscard]] model_weights<Element> draw() {
-    auto made = model_weights<Element>{};
-    made.embeddings = matrix(sizes_.vocabulary, sizes_.hidden);
-    if (!config_.tied_embeddings) {
-      made.head = matrix(sizes_.vocabulary, sizes_.hidden);
-    }
-    made.norm = ones(sizes_.hidden);
-    for (auto i = std::size_t{0}; i < config_.layers.size(); ++i) {
-      auto& layer = made.layers.emplace_back();
-      layer.norm = ones(sizes_.hidden);
-      layer.projections = matrix(sizes_.projected(), sizes_.hidden);
-      layer.output = matrix(sizes_.hidden, sizes_.queries);
-      layer.feed_norm = ones(sizes_.hidden);
-      layer.gates = matrix(2 * sizes_.intermediate, sizes_.hidden);
-      layer.down = matrix(sizes_.hidden, sizes_.intermediate);
-    }
-    stream_.synchronize().value();
-    return made;
-  }
-
- private:
-  [[nodiscard]] device_array<storage_of<Element>> matrix(std::size_t num_out, std::size_t num_in) {
-    auto made = device_array<storage_of<Element>>(num_out * num_in);
-    const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(num_in)));
-    hip::require(kernels::launch<fill_randomly<Element>>({{1024}, {workgroup_size}}, stream_.get(), made.data(),
-                                                         static_cast<std::int64_t>(made.size()), ++seed_, scale),
-                 "the launch of random numbers");
-    return made;
-  }
-
-  [[nodiscard]] device_array<float> ones(std::size_t size) {
-    auto made = device_array<float>(size);
-    const auto numbers = std::vector<float>(size, 1);
-    copy(made.data(), numbers.data(), size, runtime::host_to_device, stream_.get());
-    stream_.synchronize().value();
-    return made;
-  }
-
-  const model_config& config_;
-  matrix_sizes sizes_;
-  std::uint64_t seed_ = 0;
   hip::stream stream_;
 };
 
