@@ -19,7 +19,7 @@ using namespace pagedkv;
 
 namespace {
 
-using token_run = std::vector<token>;
+using run_of_tokens = std::vector<token>;
 
 /// A model's kinds of layers, windows and proportions, with few bytes: 256 in one layer of 16 tokens.
 group_list made_small(const group_list& groups) {
@@ -46,7 +46,7 @@ class conversations {
   }
 
   /// The prompt of the next request.
-  [[nodiscard]] token_run prompt() {
+  [[nodiscard]] run_of_tokens prompt() {
     if (sessions_.empty() || (sessions_.size() < 25 && between(0, 5) == 0)) {
       sessions_.push_back({starts_[index(starts_.size())]});
       current_ = sessions_.size() - 1;
@@ -69,21 +69,21 @@ class conversations {
   }
 
   /// The answer to the last prompt.
-  [[nodiscard]] token_run answer() { return draw(between(50, 300)); }
+  [[nodiscard]] run_of_tokens answer() { return draw(between(50, 300)); }
   /// The session goes on from the prompt with its answer.
-  void accept(const token_run& text) { sessions_[current_].push_back(text); }
+  void accept(const run_of_tokens& text) { sessions_[current_].push_back(text); }
 
  private:
   [[nodiscard]] int between(int low, int high) { return std::uniform_int_distribution{low, high}(random_); }
   [[nodiscard]] std::size_t index(std::size_t size) {
     return static_cast<std::size_t>(between(0, static_cast<int>(size) - 1));
   }
-  [[nodiscard]] token_run draw(int length) {
-    auto text = token_run(static_cast<std::size_t>(length));
+  [[nodiscard]] run_of_tokens draw(int length) {
+    auto text = run_of_tokens(static_cast<std::size_t>(length));
     std::ranges::generate(text, [&] { return between(0, 30'000); });
     return text;
   }
-  void question(std::vector<token_run>& turns) {
+  void question(std::vector<run_of_tokens>& turns) {
     const auto asked = draw(between(20, 200));
     auto text = turns.back();
     text.insert(text.end(), asked.begin(), asked.end());
@@ -91,12 +91,12 @@ class conversations {
   }
 
   std::mt19937_64 random_;
-  std::vector<token_run> starts_;
-  std::vector<std::vector<token_run>> sessions_;
+  std::vector<run_of_tokens> starts_;
+  std::vector<std::vector<run_of_tokens>> sessions_;
   std::size_t current_ = 0;
 };
 
-std::int64_t common_prefix(const token_run& a, const token_run& b) {
+std::int64_t common_prefix(const run_of_tokens& a, const run_of_tokens& b) {
   return std::ranges::mismatch(a, b).in1 - a.begin();
 }
 
@@ -114,7 +114,7 @@ totals play(const group_list& groups, std::uint64_t seed, int num_requests, cons
   auto cache = group_cache<float32>{config};
   const bool has_state = std::ranges::any_of(groups, [](const auto& group) { return !group.holds_tokens(); });
   auto work = conversations{seed};
-  auto computed = std::vector<token_run>{};
+  auto computed = std::vector<run_of_tokens>{};
   auto saved = std::vector<std::vector<std::int64_t>>{};
   auto sum = totals{};
   for (auto request = 0; request < num_requests; ++request) {
