@@ -23,7 +23,7 @@ enum class write_policy : std::uint8_t {
 
 /// Options of a `tiered_cache`.
 struct tier_config {
-  std::string model;  // the engine's name for the weights, and static scales, of K/V; of others, nothing is read
+  std::string model = {};  // the engine's name for the weights, and static scales, of K/V; of others, nothing is read
   write_policy write = write_policy::on_eviction;
   std::uint32_t hits_before_write = 2;  // k of `through_hits`
   bool exclusive = false;               // host memory gives up what the device has; only with `on_eviction`
