@@ -262,10 +262,11 @@ TEST_CASE("a restart from a file survives each fault", "[faults]") {
       served_files{plan, folder}.serve_all();
       const auto format = filed_cache::format_of(device(), "");
       const auto paths = std::vector{folder.file("blocks")};
+      const auto config = device();  // whose seed allocates
       arm();
       auto made = result<std::unique_ptr<filed_cache>>{error{error_code::out_of_memory, "no cache"}};
       if (auto tier = open_tier(paths, format)) {
-        made = filed_cache::create(device(), served_files::config(), host_tier<>{6, {}}, std::tuple{std::move(*tier)},
+        made = filed_cache::create(config, served_files::config(), host_tier<>{6, {}}, std::tuple{std::move(*tier)},
                                    failing_allocator<>{plan.memory}, failing_backend{plan.backend});
       }
       const auto happened = plan.disarm();
