@@ -262,7 +262,7 @@ TEST_CASE("a restart from a file survives each fault", "[faults]") {
       served_files{plan, folder}.serve_all();
       const auto format = filed_cache::format_of(device(), "");
       const auto paths = std::vector{folder.file("blocks")};
-      const auto config = device();  // whose seed allocates
+      const auto config = device();  // allocates for its seed
       arm();
       auto made = result<std::unique_ptr<filed_cache>>{error{error_code::out_of_memory, "no cache"}};
       if (auto tier = open_tier(paths, format)) {
