@@ -247,6 +247,7 @@ TEST_CASE("Rotations that do not fit are refused", "[rope]") {
   };
   auto unlike = view;
   unlike.value_dim = 32;
+  const auto all = token_rows<const float>{nullptr, 128, 64, 3, 2, 64};
   const auto of_queries = [&](const token_rows<const float>& from, const token_rows<float>& to) {
     const auto slots = std::vector<slot>(3);
     const auto keys = token_rows<const float>{nullptr, 64, 64, 3, 1, 64};
@@ -263,8 +264,10 @@ TEST_CASE("Rotations that do not fit are refused", "[rope]") {
       {of_view(unlike), invalid("value_dim, unlike keys, of storage for rope_append, is 32, limit 64")},
       {of_queries({nullptr, 128, 64, 2, 2, 64}, {}), invalid("num_tokens of rope_queries.from is 2, limit 3")},
       {of_queries({nullptr, 128, 64, 3, 1, 64}, {}), invalid("num_heads of rope_queries.from is 1, limit 2")},
-      {of_queries({nullptr, 128, 64, 3, 2, 64}, {nullptr, 128, 64, 3, 2, 8}),
-       invalid("head_dim of rope_queries.to is 8, limit 64")},
+      {of_queries({nullptr, 128, 64, 3, 2, 8}, {}), invalid("head_dim of rope_queries.from is 8, limit 64")},
+      {of_queries(all, {nullptr, 128, 64, 2, 2, 64}), invalid("num_tokens of rope_queries.to is 2, limit 3")},
+      {of_queries(all, {nullptr, 128, 64, 3, 4, 64}), invalid("num_heads of rope_queries.to is 4, limit 2")},
+      {of_queries(all, {nullptr, 128, 64, 3, 2, 8}), invalid("head_dim of rope_queries.to is 8, limit 64")},
   });
 }
 

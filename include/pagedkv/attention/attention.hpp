@@ -2,6 +2,7 @@
 
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/storage/row_shapes.hpp>
 #include <pagedkv/storage/view.hpp>
 
 #include <algorithm>
@@ -201,25 +202,13 @@ struct attention_output {
 template <class Number, class Result>
 [[nodiscard]] result<void> validate(const block_storage_view& view, const token_rows<Number>& queries,
                                     const token_rows<Result>& results, std::int64_t num_queries) noexcept {
-  const auto wrong = [](const char* subject, std::int64_t value, std::int64_t needed) {
-    return error{error_code::invalid_argument, subject, value, needed};
-  };
-  if (queries.num_tokens < num_queries) {
-    return wrong("num_tokens of the queries", queries.num_tokens, num_queries);
-  }
-  if (queries.head_dim != view.head_dim) {
-    return wrong("head_dim of the queries", queries.head_dim, view.head_dim);
-  }
-  if (results.num_tokens < num_queries) {
-    return wrong("num_tokens of the outputs", results.num_tokens, num_queries);
-  }
-  if (results.num_heads != queries.num_heads) {
-    return wrong("num_heads of the outputs", results.num_heads, queries.num_heads);
-  }
-  if (results.head_dim != view.dim_of_values()) {
-    return wrong("head_dim of the outputs", results.head_dim, view.dim_of_values());
-  }
-  return {};
+  const auto checked =
+      detail::check_row_shape(queries, num_queries, queries.num_heads, view.head_dim,
+                              {"num_tokens of the queries", "num_heads of the queries", "head_dim of the queries"});
+  return checked ? detail::check_row_shape(
+                       results, num_queries, queries.num_heads, view.dim_of_values(),
+                       {"num_tokens of the outputs", "num_heads of the outputs", "head_dim of the outputs"})
+                 : checked;
 }
 
 }  // namespace pagedkv

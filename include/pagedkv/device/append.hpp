@@ -5,10 +5,9 @@
 #include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/storage/packed_parts.hpp>
+#include <pagedkv/storage/row_shapes.hpp>
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
 #include <cstdint>
 
 #if defined(PAGEDKV_COMPILES_KERNELS)
@@ -74,23 +73,15 @@ template <element Element, element Input>
 template <class Storage>
 [[nodiscard]] result<void> check_rotated(const block_storage_view& view, const kernels::rope_queries<Storage>& queries,
                                          std::int64_t num_tokens) noexcept {
-  const auto check = [&](const auto& rows, std::array<const char*, 3> subjects) -> result<void> {
-    const auto values = std::array<std::int64_t, 3>{rows.num_tokens, rows.num_heads, rows.head_dim};
-    const auto needed = std::array<std::int64_t, 3>{num_tokens, queries.num_heads, view.head_dim};
-    for (std::size_t i = 0; i < subjects.size(); ++i) {
-      if (values[i] < needed[i] || (i > 0 && values[i] > needed[i])) {
-        return error{error_code::invalid_argument, subjects[i], values[i], needed[i]};
-      }
-    }
-    return {};
-  };
   if (queries.num_heads == 0 || num_tokens == 0) {
     return {};
   }
-  const auto checked = check(queries.from, {"num_tokens of rope_queries.from", "num_heads of rope_queries.from",
-                                            "head_dim of rope_queries.from"});
-  return checked ? check(queries.to, {"num_tokens of rope_queries.to", "num_heads of rope_queries.to",
-                                      "head_dim of rope_queries.to"})
+  const auto checked = pagedkv::detail::check_row_shape(
+      queries.from, num_tokens, queries.num_heads, view.head_dim,
+      {"num_tokens of rope_queries.from", "num_heads of rope_queries.from", "head_dim of rope_queries.from"});
+  return checked ? pagedkv::detail::check_row_shape(
+                       queries.to, num_tokens, queries.num_heads, view.head_dim,
+                       {"num_tokens of rope_queries.to", "num_heads of rope_queries.to", "head_dim of rope_queries.to"})
                  : checked;
 }
 

@@ -10,6 +10,30 @@ namespace pagedkv {
 
 namespace detail {
 
+/// Names of the numbers of rows, in errors.
+struct row_subjects {
+  const char* num_tokens;
+  const char* num_heads;
+  const char* head_dim;
+};
+
+/// Whether rows hold these heads, and as many tokens or more. Errors: `invalid_argument`.
+template <class Number>
+[[nodiscard]] result<void> check_row_shape(const token_rows<Number>& rows, std::int64_t num_tokens,
+                                           std::int32_t num_heads, std::int32_t head_dim,
+                                           const row_subjects& subjects) noexcept {
+  if (rows.num_tokens < num_tokens) {
+    return error{error_code::invalid_argument, subjects.num_tokens, rows.num_tokens, num_tokens};
+  }
+  if (rows.num_heads != num_heads) {
+    return error{error_code::invalid_argument, subjects.num_heads, rows.num_heads, num_heads};
+  }
+  if (rows.head_dim != head_dim) {
+    return error{error_code::invalid_argument, subjects.head_dim, rows.head_dim, head_dim};
+  }
+  return {};
+}
+
 template <class Number>
 [[nodiscard]] result<void> check_row_shapes(const token_rows<Number>& rows, std::int32_t num_heads, std::int32_t dim,
                                             const char* dim_name, std::size_t num_slots) noexcept {
