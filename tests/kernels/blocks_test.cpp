@@ -214,8 +214,8 @@ TEMPLATE_TEST_CASE("Blocks swapped out and in again are bit-identical, whatever 
   auto random = std::mt19937(14);
   // 4 KiB and 4 MiB per block: below and above the size from which a run is a copy of its own.
   for (const auto head_dim : {16, 16384}) {
-    const auto device_layout = plan<int8, typename TestType::device>(make_config(16, 20, 2, 4, head_dim));
-    const auto host_layout = plan<int8, typename TestType::host>(make_config(16, 11, 2, 4, head_dim));
+    const auto device_layout = plan<int8, typename TestType::device>(make_config(16, 16, 2, 4, head_dim));
+    const auto host_layout = plan<int8, typename TestType::host>(make_config(16, 10, 2, 4, head_dim));
     auto on_device = random_bytes(static_cast<std::size_t>(device_layout.bytes), random);
     auto on_host = random_bytes(static_cast<std::size_t>(host_layout.bytes), random);
     const auto device = target_array<std::byte, hip_target<0>>(target, on_device);

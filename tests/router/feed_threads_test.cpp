@@ -1,3 +1,5 @@
+#include "../support/full_numbers.hpp"
+
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
@@ -133,7 +135,7 @@ void follow_threads(const group_list& groups, std::uint32_t seed, bool invalidat
 
 template <class Cache>
 void follow_threads(const group_list& groups = {}) {
-  for (auto round = 0U; round < 8; ++round) {
+  for (auto round = 0U; round < (testing::under_thread_sanitizer ? 4U : 8U); ++round) {
     follow_threads<Cache>(groups, Catch::getSeed() + 4 * round, round % 2 != 0);
   }
 }

@@ -1,3 +1,4 @@
+#include "../support/full_numbers.hpp"
 #include "fake_tiers.hpp"
 #include "temporary_folder.hpp"
 #include "tiered_driver.hpp"
