@@ -1,6 +1,5 @@
 #include "../support/full_numbers.hpp"
 #include "../support/no_chains.hpp"
-#include "../support/scheduled_policies.hpp"
 #include "../support/stopping_backend.hpp"
 
 #include <pagedkv/pagedkv.hpp>
@@ -9,7 +8,6 @@
 #include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
-#include <pagedkv/pool/tagged_index_stack.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -24,7 +22,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <set>
@@ -35,7 +32,8 @@
 #include <utility>
 #include <vector>
 
-/// Cases that systems of this kind have got wrong. Case 7, writers among readers, is in fair_shared_mutex_test.cpp.
+/// Cases that systems of this kind have got wrong. Case 7, writers among readers, is in fair_shared_mutex_test.cpp;
+/// case 3, a pop that sleeps, in tests/schedules/tagged_index_stack_test.cpp.
 namespace {
 
 using namespace pagedkv;
@@ -167,67 +165,6 @@ TEMPLATE_LIST_TEST_CASE("case 2: sixteen threads never share a block, and leave 
   CHECK(num_shared == 0);
   CHECK(num_refused == 0);
   CHECK(pool.counts() == block_counts{.free = num_blocks});
-}
-
-/// Tags of 16 bits, as in Boost.Lockfree.
-template <class T>
-class short_tag : public testing::scheduled<T> {
-  using base = testing::scheduled<T>;
-
- public:
-  using base::base;
-
-  bool compare_exchange_weak(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
-    return base::compare_exchange_weak(expected, sizeof(T) == 8 ? static_cast<T>(desired & 0xffff'ffff'ffff) : desired,
-                                       success, failure);
-  }
-};
-
-/// One thread pops and is stopped; the other takes the two uppermost and gives the first back, 65,536 times.
-template <template <class> class Atomic>
-void stalled_pop(testing::execution& e) {
-  using stack = tagged_index_stack<Atomic>;
-  auto links = std::make_unique<Atomic<std::uint32_t>[]>(3);
-  auto top = stack{};
-  for (auto index = std::uint32_t{3}; index-- > 0;) {
-    top.push(links, index);
-  }
-  auto popped = std::vector<std::uint32_t>{};
-  const auto pop = [&] {
-    if (const auto index = top.pop(links); index != stack::none) {
-      popped.push_back(index);
-    }
-  };
-  e.spawn(pop);
-  e.spawn([&] {
-    const auto first = top.pop(links);
-    const auto second = top.pop(links);
-    if (first == stack::none || second == stack::none) {
-      return e.fail("an id is lost");
-    }
-    popped.push_back(second);
-    for (auto cycle = 0; cycle < 65'536; ++cycle) {
-      top.push(links, first);
-      if (cycle < 65'535 && top.pop(links) != first) {
-        return;
-      }
-    }
-  });
-  e.run();
-  for (auto i = 0; i < 3; ++i) {
-    pop();
-  }
-  std::ranges::sort(popped);
-  e.expect(popped == std::vector<std::uint32_t>{0, 1, 2}, "an id is lost, or handed out twice");
-}
-
-TEST_CASE("case 3: the swap of a pop that slept through 65,536 cycles fails", "[cases][scheduler]") {
-  const auto limits = testing::bounds{.preemptions = 0, .max_steps = 2'000'000};
-  const auto found = testing::explorer{limits}.stopped_anywhere(stalled_pop<testing::scheduled>, 1, 1);
-  CAPTURE(found.failure);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
-  CHECK_FALSE(testing::explorer{limits}.stopped_anywhere(stalled_pop<short_tag>, 1, 1).failure.empty());
 }
 
 TEMPLATE_LIST_TEST_CASE("case 4: a block freed twice is freed once, and the second release is an error", "[cases]",

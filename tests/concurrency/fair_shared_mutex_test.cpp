@@ -74,7 +74,7 @@ TEST_CASE("readers hold it together", "[fair_shared_mutex]") {
 }
 
 // Case 7 of the concurrency cases, in counts: once the door is closed, a writer waits for the readers already inside,
-// but for no newcomer. scheduler_test.cpp checks how soon the door is closed.
+// but for no newcomer. tests/schedules/scheduler_test.cpp checks how soon the door is closed.
 TEST_CASE("no reader passes a writer that has closed the door", "[fair_shared_mutex]") {
   constexpr auto num_readers = 8;
   const auto rounds = pagedkv::testing::scaled(20, 1'000);

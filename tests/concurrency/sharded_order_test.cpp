@@ -1,11 +1,8 @@
 #include "../support/audited_lru.hpp"
-#include "../support/scheduled_policies.hpp"
+#include "../support/ordered_blocks.hpp"
 
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/eviction/priority.hpp>
-#include <pagedkv/policy/locking/parts/contention.hpp>
-#include <pagedkv/policy/locking/sharded_mutex.hpp>
-#include <pagedkv/pool/sharded_order.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -17,7 +14,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <random>
 #include <set>
 #include <thread>
@@ -29,12 +25,8 @@ namespace {
 using namespace pagedkv;
 using namespace pagedkv::testing;
 
-template <std::size_t NumShards, eviction_policy Policy, class Mutex = std::mutex>
-using order_of = eviction_order<sharded_family<NumShards, Mutex, no_contention_metrics>, Policy>;
-
 constexpr auto unreferenced = [] { return true; };
 constexpr auto referenced = [] { return false; };
-constexpr auto take_it = [](block_id, auto...) { return eviction_answer::taken; };
 
 /// An order, and for each shard a list of the blocks that it should contain, from oldest to newest. A block that is
 /// moved stays in its shard.
@@ -275,84 +267,6 @@ TEST_CASE("a block that compaction moves keeps its policy's knowledge", "[sharde
   CHECK(order.victim(take_it, timestamp{11}) == no_block);
 }
 
-/// An order, and the pool's side: a word for each block, which decides its owner, and which the order rereads.
-template <template <class> class Atomic, class Order, bool SecondLook = true>
-class ordered_blocks {
- public:
-  /// All blocks are listed and unreferenced.
-  explicit ordered_blocks(std::int32_t num_blocks) : order_(num_blocks), words_(static_cast<std::size_t>(num_blocks)) {
-    for (auto i = 0; i < num_blocks; ++i) {
-      list(block_id{i});
-    }
-  }
-
-  [[nodiscard]] bool hit(block_id block) {
-    if (!swap(block, idle, held)) {
-      return false;
-    }
-    order_.remove(block);
-    return true;
-  }
-
-  [[nodiscard]] block_id evict() {
-    return order_.victim(
-        [&](block_id block, auto...) {
-          return swap(block, idle, claimed) ? eviction_answer::taken : eviction_answer::in_use;
-        },
-        {});
-  }
-
-  [[nodiscard]] bool forget(block_id block) {
-    if (!swap(block, idle, claimed)) {
-      return false;
-    }
-    order_.erase(block);
-    return true;
-  }
-
-  /// A block that was hit, evicted or forgotten becomes evictable again.
-  void let_go(block_id block) {
-    word(block).store(idle, std::memory_order_seq_cst);
-    list(block);
-  }
-
-  /// The blocks that the order lists when no thread is at work, including wrong ones.
-  [[nodiscard]] std::vector<block_id> drain() {
-    auto all = std::vector<block_id>{};
-    for (auto block = order_.victim(take_it, {}); block != no_block; block = order_.victim(take_it, {})) {
-      all.push_back(block);
-    }
-    std::ranges::sort(all);
-    return all;
-  }
-
-  [[nodiscard]] std::vector<block_id> idle_blocks() {
-    auto all = std::vector<block_id>{};
-    for (std::size_t i = 0; i < words_.size(); ++i) {
-      if (words_[i].load(std::memory_order_seq_cst) == idle) {
-        all.push_back(to_block(i));
-      }
-    }
-    return all;
-  }
-
- private:
-  enum state : int { idle, held, claimed };
-
-  [[nodiscard]] Atomic<int>& word(block_id block) { return words_[to_index(block)]; }
-
-  [[nodiscard]] bool swap(block_id block, int from, int to) {
-    return word(block).compare_exchange_strong(from, to, std::memory_order_acq_rel, std::memory_order_acquire);
-  }
-
-  void list(block_id block) {
-    order_.insert(block, {}, [&] { return !SecondLook || word(block).load(std::memory_order_acquire) == idle; });
-  }
-
-  Order order_;
-  std::vector<Atomic<int>> words_;
-};
-
 TEST_CASE("an order in shards loses no block and hands none out twice while threads hit, release, evict and forget",
           "[sharded_order][threads][random]") {
   constexpr auto num_blocks = 30;
@@ -391,81 +305,6 @@ TEST_CASE("an order in shards loses no block and hands none out twice while thre
   CHECK(left.size() == num_blocks);
   CHECK(left == blocks.idle_blocks());
   CHECK(audited_lru<>::num_violations() == 0);
-}
-
-using scheduled_policy = audited_lru<scheduled_data<int>>;
-
-template <bool SecondLook = true>
-using scheduled_blocks = ordered_blocks<scheduled, order_of<2, scheduled_policy, scheduled_mutex>, SecondLook>;
-
-/// Runs the threads. Afterwards the order lists exactly the unreferenced blocks.
-template <class Blocks>
-void run_and_check(execution& e, Blocks& blocks) {
-  scheduled_policy::reset();
-  e.run();
-  const auto idle = blocks.idle_blocks();
-  e.expect(blocks.drain() == idle, "a block is lost, or listed though in use");
-  e.expect(scheduled_policy::num_violations() == 0, "the policy is not called as agreed");
-}
-
-void hit_races_eviction(execution& e) {
-  auto blocks = scheduled_blocks<>{1};
-  e.spawn([&] {
-    if (blocks.hit(block_id{0})) {
-      blocks.let_go(block_id{0});
-    }
-  });
-  e.spawn([&] {
-    if (blocks.evict() != no_block) {
-      blocks.let_go(block_id{0});
-    }
-  });
-  run_and_check(e, blocks);
-}
-
-/// The hitter may act between the release and its report, and keeps the block.
-template <bool SecondLook>
-void hit_races_release(execution& e) {
-  auto blocks = scheduled_blocks<SecondLook>{1};
-  e.expect(blocks.hit(block_id{0}), "an idle block cannot be hit");
-  e.spawn([&] { blocks.let_go(block_id{0}); });
-  e.spawn([&] { static_cast<void>(blocks.hit(block_id{0})); });
-  run_and_check(e, blocks);
-}
-
-template <bool SecondLook>
-void release_races_what_forgets(execution& e) {
-  auto blocks = scheduled_blocks<SecondLook>{1};
-  e.expect(blocks.hit(block_id{0}), "an idle block cannot be hit");
-  e.spawn([&] { blocks.let_go(block_id{0}); });
-  e.spawn([&] { static_cast<void>(blocks.forget(block_id{0})); });
-  run_and_check(e, blocks);
-}
-
-/// Both shards have a block, and each evictor gets one, whichever shard is next.
-void evictors_race(execution& e) {
-  auto blocks = scheduled_blocks<>{2};
-  auto taken = std::vector<block_id>{};
-  for (auto thread = 0; thread < 2; ++thread) {
-    e.spawn([&] { taken.push_back(blocks.evict()); });
-  }
-  run_and_check(e, blocks);
-  std::ranges::sort(taken);
-  e.expect(taken == std::vector{block_id{0}, block_id{1}}, "refused while a block was listed, or one given out twice");
-}
-
-TEST_CASE("an order in shards lists the unreferenced blocks under every schedule of two threads",
-          "[sharded_order][scheduler]") {
-  const auto limits = GENERATE(bounds{.preemptions = 4}, bounds{.preemptions = 2, .surprises = 1});
-  for (const auto& body : {scenario{hit_races_eviction}, scenario{hit_races_release<true>},
-                           scenario{release_races_what_forgets<true>}, scenario{evictors_race}}) {
-    const auto found = explorer{limits}.exhaustive(body);
-    CAPTURE(found.failure, found.schedule, found.schedules, limits.preemptions, limits.surprises);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
-  }
-  CHECK_FALSE(explorer{limits}.exhaustive(hit_races_release<false>).failure.empty());
-  CHECK_FALSE(explorer{limits}.exhaustive(release_races_what_forgets<false>).failure.empty());
 }
 
 }  // namespace

@@ -15,6 +15,19 @@
 
 namespace pagedkv::testing {
 
+/// Few blocks, so that threads meet, and the orders of a history can be searched.
+inline constexpr auto block_size = std::size_t{2};
+inline constexpr auto num_blocks = std::size_t{5};
+
+[[nodiscard]] inline cache_config small() {
+  auto config = cache_config{};
+  config.block_size = block_size;
+  config.num_blocks = num_blocks;
+  config.max_sequences = 16;
+  config.hash_seed = 1;
+  return config;
+}
+
 /// The operations of one thread on a cache, and their record. Other threads never use its sequences, only its blocks.
 /// `tell_time()` returns a number greater than all that it returned before, to any thread.
 template <class Cache>
@@ -202,5 +215,14 @@ class recorded_thread {
   std::vector<operation> history_;
   std::string failure_;
 };
+
+template <class Cache>
+[[nodiscard]] std::vector<operation> all_of(const std::vector<recorded_thread<Cache>>& threads) {
+  auto all = std::vector<operation>{};
+  for (const auto& thread : threads) {
+    all.insert(all.end(), thread.history().begin(), thread.history().end());
+  }
+  return all;
+}
 
 }  // namespace pagedkv::testing
