@@ -3,6 +3,7 @@
 #include <pagedkv/policy/eviction/priority.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
+#include "../support/full_numbers.hpp"
 #include "group_engine.hpp"
 
 #include <catch2/catch_get_random_seed.hpp>
@@ -137,7 +138,7 @@ TEMPLATE_TEST_CASE("victims of every group go while sequences run, and no byte i
     auto e = engine<TestType>{config};
     auto running = std::vector<sequence_id>{};
     auto num_dry = 0;
-    for (auto round = 0; round < 150; ++round) {
+    for (auto round = 0; round < testing::halved_if_sanitized(150); ++round) {
       if (running.size() < 3) {
         auto prompt = counted(static_cast<int>(20 + 8 * below(4)), static_cast<int>(1000 * below(4)));
         const auto more = counted(static_cast<int>(below(12)), static_cast<int>(10'000 + 50 * below(3)));

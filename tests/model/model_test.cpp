@@ -66,7 +66,7 @@ void check_coverage(const model_coverage& sum, const cache_kind& kind) {
 
 /// Runs a cache with each of these block sizes: so many times, or, for long runs, twenty times as often.
 void check_kind(const cache_kind& kind, std::initializer_list<std::int32_t> block_sizes, std::uint64_t everyday = 60) {
-  const auto num_runs = testing::scaled(everyday, 20 * everyday);
+  const auto num_runs = testing::scaled(testing::halved_if_sanitized(everyday), 20 * everyday);
   auto sum = model_coverage{};
   for (const auto block_size : block_sizes) {
     for (auto run = std::uint64_t{0}; run < num_runs; ++run) {

@@ -135,7 +135,7 @@ void follow_threads(const group_list& groups, std::uint32_t seed, bool invalidat
 
 template <class Cache>
 void follow_threads(const group_list& groups = {}) {
-  for (auto round = 0U; round < (testing::under_thread_sanitizer ? 4U : 8U); ++round) {
+  for (auto round = 0U; round < testing::halved_if_sanitized(8U); ++round) {
     follow_threads<Cache>(groups, Catch::getSeed() + 4 * round, round % 2 != 0);
   }
 }

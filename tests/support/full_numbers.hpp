@@ -3,18 +3,32 @@
 #include <cstdlib>
 #include <string_view>
 
-#if defined(__SANITIZE_THREAD__)
-  #define PAGEDKV_UNDER_THREAD_SANITIZER true
-#elif defined(__has_feature)
+#if defined(__has_feature)
   #define PAGEDKV_UNDER_THREAD_SANITIZER __has_feature(thread_sanitizer)
+  #define PAGEDKV_UNDER_ADDRESS_SANITIZER __has_feature(address_sanitizer)
 #else
-  #define PAGEDKV_UNDER_THREAD_SANITIZER false
+  #ifdef __SANITIZE_THREAD__
+    #define PAGEDKV_UNDER_THREAD_SANITIZER true
+  #else
+    #define PAGEDKV_UNDER_THREAD_SANITIZER false
+  #endif
+  #ifdef __SANITIZE_ADDRESS__
+    #define PAGEDKV_UNDER_ADDRESS_SANITIZER true
+  #else
+    #define PAGEDKV_UNDER_ADDRESS_SANITIZER false
+  #endif
 #endif
 
 namespace pagedkv::testing {
 
 /// Whether ThreadSanitizer instruments this program, which makes it many times slower.
 inline constexpr bool under_thread_sanitizer = PAGEDKV_UNDER_THREAD_SANITIZER;
+
+/// So many rounds of a random test, or half as many where a sanitizer makes each several times as long.
+template <class Number>
+[[nodiscard]] constexpr Number halved_if_sanitized(Number rounds) {
+  return PAGEDKV_UNDER_THREAD_SANITIZER || PAGEDKV_UNDER_ADDRESS_SANITIZER ? (rounds + 1) / 2 : rounds;
+}
 
 /// Whether PAGEDKV_TEST_FULL is set and not empty: long runs are wanted.
 [[nodiscard]] inline bool full_numbers() {

@@ -816,11 +816,11 @@ TEST_CASE("random operations over faulty tiers bring back every token's own K/V"
   auto store = std::make_shared<fake_store>(wrong, seed);
   {
     auto cache = placed_cache{small_device(12), config, {10}, {places_in(store, 40)}};
-    run_randomly(cache, seed, 250);
+    run_randomly(cache, seed, testing::halved_if_sanitized(250));
   }
   {
     auto again = placed_cache{small_device(12), config, {10}, {places_in(store, 40)}};
-    run_randomly(again, seed + 1, 100);
+    run_randomly(again, seed + 1, testing::halved_if_sanitized(100));
   }
   config.ask_ahead = 3;
   auto exclusive = config;
@@ -828,7 +828,7 @@ TEST_CASE("random operations over faulty tiers bring back every token's own K/V"
   const auto keys = std::make_shared<fake_store>(wrong, seed);
   auto cache = tiered_cache<float32, rw_lock, placed_tier, keyed_tier>{
       small_device(12), exclusive, {10}, {places_in(std::make_shared<fake_store>(wrong, seed), 15), {keys}}};
-  run_randomly(cache, seed + 2, 250);
+  run_randomly(cache, seed + 2, testing::halved_if_sanitized(250));
 }
 
 TEST_CASE("a later cache does not find what was invalidated while its place was promised to another", "[slower_tiers]") {
