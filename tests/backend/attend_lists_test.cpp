@@ -46,14 +46,16 @@ TEMPLATE_TEST_CASE("attention on the host over the blocks of lists agrees with i
   const auto slopes = std::vector{0.5f, 0.25f, 0.125f, 0.0f, -0.01f, 1.0f, 0.1f, 0.2f};
   const auto sinks = std::vector{-3.0f, 0.0f, 2.0f, 9.0f, -infinity, 0.5f, 1.0f, 1.0f};
   for (const auto kind : {listed_blocks::of_rows, listed_blocks::of_heads}) {
-    for (const auto& [group_size, block_size] : {std::pair{1, 5}, {1, 128}, {4, 16}, {20, 5}, {20, 128}}) {
-      CAPTURE(static_cast<int>(kind), group_size, block_size);
-      auto shape = make_readers(kind, group_size);
-      shape.block_size = block_size;
-      auto attention = attention_under_test<TestType>{shape, random};
-      check_against_reference(attention);
-      CHECK(attention.output_at(3, 0, 0) == 0);
-      CHECK(attention.log_sum_exp(3, 0) == -infinity);
+    for (const auto group_size : {1, 4, 20}) {
+      for (const auto block_size : {5, 16, 128}) {
+        CAPTURE(static_cast<int>(kind), group_size, block_size);
+        auto shape = make_readers(kind, group_size);
+        shape.block_size = block_size;
+        auto attention = attention_under_test<TestType>{shape, random};
+        check_against_reference(attention);
+        CHECK(attention.output_at(3, 0, 0) == 0);
+        CHECK(attention.log_sum_exp(3, 0) == -infinity);
+      }
     }
     auto shape = make_readers(kind, 4);
     shape.queries = std::vector<std::int32_t>{1, 1, 5, 2, 130, 3};

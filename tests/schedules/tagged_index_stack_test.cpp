@@ -61,8 +61,9 @@ struct checked_stack {
   std::array<scheduled_data<int>, num_indices> contents{};
 };
 
-/// One thread pops; the other takes two and pushes them so that the first is on top again, over a different one.
-template <template <class> class Atomic>
+/// One thread pops; the other takes two and pushes the first, which is on top again, over a different one. It takes and
+/// pushes that until it has pushed `num_pushes` times.
+template <template <class> class Atomic, int num_pushes = 1>
 void recycle(execution& e) {
   auto list = checked_stack<Atomic>{e};
   e.spawn([&] { list.pop(); });
@@ -70,6 +71,9 @@ void recycle(execution& e) {
     const auto top = list.pop();
     list.pop();
     list.push(top);
+    for (auto pushes = 1; pushes < num_pushes; ++pushes) {
+      list.push(list.pop());
+    }
   });
   list.run();
 }
@@ -116,29 +120,13 @@ TEST_CASE("bugs planted in a tagged index stack are caught", "[tagged_index_stac
   CHECK_FALSE(explorer{}.exhaustive(exchange<unreleased>).failure.empty());
 }
 
-/// Like `recycle`, but while the first thread is stopped, the other makes a multiple of 65,536 pushes.
-template <template <class> class Atomic>
-void sleep_through_many_pushes(execution& e) {
-  auto list = checked_stack<Atomic>{e};
-  e.spawn([&] { list.pop(); });
-  e.spawn([&] {
-    const auto top = list.pop();
-    list.pop();
-    list.push(top);
-    for (auto pushes = 1; pushes < 65'536; ++pushes) {
-      list.push(list.pop());
-    }
-  });
-  list.run();
-}
-
 TEST_CASE("case 3: the swap of a pop that slept through 65,536 pushes fails", "[cases][scheduler]") {
   auto explored = explorer{{.preemptions = 0, .max_steps = 2'000'000}};
-  const auto found = explored.stopped_anywhere(sleep_through_many_pushes<scheduled>, 1, 1);
+  const auto found = explored.stopped_anywhere(recycle<scheduled, 65'536>, 1, 1);
   CAPTURE(found.failure);
   CHECK(found.failure.empty());
   CHECK(found.complete);
-  CHECK_FALSE(explored.stopped_anywhere(sleep_through_many_pushes<tagged_16>, 1, 1).failure.empty());
+  CHECK_FALSE(explored.stopped_anywhere(recycle<tagged_16, 65'536>, 1, 1).failure.empty());
 }
 
 }  // namespace

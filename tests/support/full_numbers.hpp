@@ -24,12 +24,6 @@ namespace pagedkv::testing {
 /// Whether ThreadSanitizer instruments this program, which makes it many times slower.
 inline constexpr bool under_thread_sanitizer = PAGEDKV_UNDER_THREAD_SANITIZER;
 
-/// So many rounds of a random test, or half as many where a sanitizer makes each several times as long.
-template <class Number>
-[[nodiscard]] constexpr Number halved_if_sanitized(Number rounds) {
-  return PAGEDKV_UNDER_THREAD_SANITIZER || PAGEDKV_UNDER_ADDRESS_SANITIZER ? (rounds + 1) / 2 : rounds;
-}
-
 /// Whether PAGEDKV_TEST_FULL is set and not empty: long runs are wanted.
 [[nodiscard]] inline bool full_numbers() {
   const auto* const set = std::getenv("PAGEDKV_TEST_FULL");
@@ -40,6 +34,14 @@ template <class Number>
 template <class Number>
 [[nodiscard]] Number scaled(Number everyday, Number full) {
   return full_numbers() ? full : everyday;
+}
+
+/// So many rounds of a random test. Where a sanitizer makes each several times as long, half of them are enough for every
+/// change.
+template <class Number>
+[[nodiscard]] Number halved_if_sanitized(Number rounds) {
+  constexpr auto sanitized = PAGEDKV_UNDER_THREAD_SANITIZER || PAGEDKV_UNDER_ADDRESS_SANITIZER;
+  return scaled(sanitized ? (rounds + 1) / 2 : rounds, rounds);
 }
 
 }  // namespace pagedkv::testing
