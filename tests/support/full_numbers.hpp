@@ -36,8 +36,8 @@ template <class Number>
   return full_numbers() ? full : everyday;
 }
 
-/// So many rounds of a random test. Where a sanitizer makes each several times as long, half of them are enough for every
-/// change.
+/// So many rounds of a random test. Where a sanitizer makes each several times as long, half of them are enough for
+/// every change.
 template <class Number>
 [[nodiscard]] Number halved_if_sanitized(Number rounds) {
   constexpr auto sanitized = PAGEDKV_UNDER_THREAD_SANITIZER || PAGEDKV_UNDER_ADDRESS_SANITIZER;
