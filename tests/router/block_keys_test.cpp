@@ -12,12 +12,15 @@
 #include <array>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace {
 
 using namespace pagedkv;
+
+static_assert(!block_keys<int> && !adapter_keys<cache_keys>);
 
 std::vector<token> text(std::size_t num_tokens, token first = 0) {
   auto tokens = std::vector<token>(num_tokens);
@@ -62,6 +65,16 @@ TEST_CASE("llm-d's keys are FNV-1a over canonical CBOR", "[router]") {
       REQUIRE(prompt_keys(llm_d_keys{model, seed}, prompt, 4, keys) == 3);
       CHECK(std::vector(keys.begin(), keys.end()) == llm_d_by_definition(seed, model, blocks));
     }
+  }
+}
+
+TEST_CASE("llm-d's keys of an adapter are those of a model with its name", "[router]") {
+  const auto prompt = text(4, 1'000);
+  const auto block = std::vector<std::uint32_t>(prompt.begin(), prompt.end());
+  for (const auto* seed : {"", "42"}) {
+    const auto keys = llm_d_keys{"model", seed};
+    CHECK(keys.with_adapter("sql").first(prompt) == llm_d_by_definition(seed, "sql", {block})[0]);
+    CHECK(keys.first(prompt) == llm_d_by_definition(seed, "model", {block})[0]);
   }
 }
 
@@ -123,9 +136,13 @@ TEST_CASE("the keys of caches are the hashes of their events", "[router]") {
 }
 
 TEST_CASE("no more keys are written than there is room for", "[router]") {
-  auto keys = std::array<std::uint64_t, 2>{};
-  CHECK(prompt_keys(dynamo_keys{}, text(100), 16, keys) == 2);
-  CHECK(prompt_keys(dynamo_keys{}, text(15), 16, keys) == 0);
+  auto keys = std::array<std::uint64_t, 3>{};
+  const auto room = std::span(keys).first(2);
+  CHECK(prompt_keys(dynamo_keys{}, text(15), 16, room) == 0);
+  CHECK(keys[0] == 0);
+  CHECK(prompt_keys(dynamo_keys{}, text(100), 16, room) == 2);
+  CHECK(keys[1] != 0);
+  CHECK(keys[2] == 0);
 }
 
 }  // namespace

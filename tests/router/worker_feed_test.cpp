@@ -128,6 +128,9 @@ TEST_CASE("blocks that differ in what keys leave out are there until the last wa
   }
   feed.stored(1, std::nullopt, tokens);
   feed.stored(2, std::nullopt, tokens);
+  feed.stored(3, std::nullopt, counted(4, 9));  // which no other has in common
+  feed.removed(3);
+  CHECK_FALSE(index.holds(worker_id{5}, dynamo_keys{}.first(counted(4, 9))));
   feed.clear();
   CHECK_FALSE(index.holds(worker_id{5}, key));
   feed.stored(1, std::nullopt, tokens);
@@ -138,10 +141,41 @@ TEST_CASE("blocks that differ in what keys leave out are there until the last wa
 TEST_CASE("a block whose parent is unknown is left out and counted", "[router]") {
   auto index = worker_index{{.num_blocks = 8}};
   auto feed = worker_feed{index, worker_id{0}, dynamo_keys{}};
+  REQUIRE(index.add(worker_id{0}, 0));
   feed.stored(2, 1, counted(4));
   CHECK(feed.num_orphans() == 1);
   feed.removed(2);
   CHECK(feed.num_blocks() == 0);
+  CHECK(index.holds(worker_id{0}, 0));  // a block without a key takes none away
+}
+
+TEST_CASE("blocks of adapters are indexed under each adapter's own keys", "[router]") {
+  auto index = worker_index{{.num_blocks = 8}};
+  auto feed = worker_feed{index, worker_id{0}, llm_d_keys{"model"}};
+  const auto tokens = counted(4);
+  for (const auto* adapter : {"french", "", "german", "french"}) {
+    const auto own = llm_d_keys{*adapter == '\0' ? "model" : adapter};
+    const auto keys = std::array{own.first(tokens), own.next(own.first(tokens), tokens)};
+    feed.stored(1, std::nullopt, tokens, adapter);
+    feed.stored(2, 1, tokens, adapter);
+    CHECK(index.holds(worker_id{0}, keys[0]));
+    CHECK(index.holds(worker_id{0}, keys[1]));
+    feed.removed(2);
+    feed.removed(1);
+    CHECK_FALSE(index.holds(worker_id{0}, keys[0]));
+  }
+  CHECK(feed.num_foreign() == 0);
+}
+
+TEST_CASE("blocks of adapters that keys do not tell apart are left out and counted", "[router]") {
+  auto index = worker_index{{.num_blocks = 8}};
+  auto feed = worker_feed{index, worker_id{0}, cache_keys{1}};
+  feed.stored(1, std::nullopt, counted(4), "french");
+  CHECK(feed.num_foreign() == 1);
+  feed.stored_without_name(3);
+  CHECK(feed.num_foreign() == 4);
+  CHECK(feed.num_blocks() == 0);
+  CHECK_FALSE(index.holds(worker_id{0}, cache_keys{1}.first(counted(4))));
 }
 
 TEST_CASE("the removal of a block that was left out removes no other of its hash", "[router]") {

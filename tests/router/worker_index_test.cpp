@@ -29,13 +29,15 @@ std::vector<std::int64_t> held_by(const worker_index& index, const std::vector<s
 }
 
 TEST_CASE("an index of no size is refused", "[router][messages]") {
-  const auto with = [](std::int32_t num_blocks, std::int32_t num_workers) {
+  const auto with = [](std::int64_t num_blocks, std::int32_t num_workers) {
     return test::thrown([&] { worker_index{{.num_blocks = num_blocks, .num_workers = num_workers}}; });
   };
   test::check_messages({
       {with(8, 0), test::invalid("worker_index_config.num_workers is 0, limit 1")},
       {with(8, 5000), test::invalid("worker_index_config.num_workers is 5000, limit 1023")},
       {with(0, 1), test::invalid("worker_index_config.num_blocks is 0, limit 1")},
+      {with(std::int64_t{1} << 60, 1),
+       test::invalid("worker_index_config.num_blocks is 1152921504606846976, limit 1099511627776")},
   });
 }
 
@@ -55,10 +57,33 @@ TEST_CASE("a worker holds the leading keys that it was given", "[router]") {
 }
 
 TEST_CASE("sizes that cannot be are refused", "[router]") {
+  CHECK_THROWS_AS(worker_index{worker_index_config{}}, pagedkv::exception);
   CHECK_THROWS_AS((worker_index{{.num_blocks = 0}}), pagedkv::exception);
   CHECK_THROWS_AS((worker_index{{.num_blocks = 1, .num_workers = 0}}), pagedkv::exception);
   CHECK_THROWS_AS((worker_index{{.num_blocks = 1, .num_workers = 1'024}}), pagedkv::exception);
   CHECK_NOTHROW(worker_index{{.num_blocks = 1, .num_workers = 1'023}});
+}
+
+template <class T>
+class counted_atomic : public std::atomic<T> {
+ public:
+  static inline auto count = std::int64_t{0};
+
+  counted_atomic() noexcept { ++count; }
+};
+
+TEST_CASE("an index takes 32 to 64 bytes for a block, and half of it more for each further 64 workers", "[router]") {
+  const auto bytes = [](std::int64_t num_blocks, std::int32_t num_workers) {
+    counted_atomic<std::uint64_t>::count = 0;
+    const auto index = basic_worker_index<counted_atomic>{{.num_blocks = num_blocks, .num_workers = num_workers}};
+    return 8 * counted_atomic<std::uint64_t>::count;
+  };
+  for (const auto num_workers : {1, 63}) {
+    CHECK(bytes(4'088, num_workers) < 33 * 4'088);
+    CHECK(bytes(4'096, num_workers) == 64 * 4'096);
+  }
+  CHECK(bytes(4'096, 64) == (64 + 32) * 4'096);
+  CHECK(bytes(4'096, 1'023) == (64 + 15 * 32) * 4'096);
 }
 
 /// More keys than the table was made for, so that entries change their keys all the time.
@@ -94,6 +119,19 @@ TEST_CASE("an index answers like a set for each worker", "[router][random]") {
       }
     }
   }
+}
+
+TEST_CASE("0 is a key like any other", "[router]") {
+  auto index = worker_index{{.num_blocks = 8, .num_workers = 1}};
+  for (const auto key : {0U, 1U}) {
+    CHECK_FALSE(index.holds(worker_id{0}, key));
+    CHECK(index.try_add(worker_id{0}, key) == index_addition::added);
+    CHECK(index.try_add(worker_id{0}, key) == index_addition::held);
+    CHECK(index.holds(worker_id{0}, key));
+  }
+  index.remove(worker_id{0}, 0);
+  CHECK_FALSE(index.holds(worker_id{0}, 0));
+  CHECK(index.holds(worker_id{0}, 1));
 }
 
 TEST_CASE("what finds no room is refused, and the rest stays", "[router]") {

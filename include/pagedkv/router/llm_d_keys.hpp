@@ -55,12 +55,8 @@ class cbor_fnv {
 /// is such a hash of `[hash of the seed, null, model]`. Tokens count as unsigned.
 class llm_d_keys {
  public:
-  explicit llm_d_keys(std::string_view model, std::string_view hash_seed = {}) noexcept {
-    auto seed = detail::cbor_fnv{};
-    seed.bytes(hash_seed);
-    seed_ = seed.value();
-    root_ = root(model);
-  }
+  explicit llm_d_keys(std::string_view model, std::string_view hash_seed = {}) noexcept
+      : seed_(hash_of(hash_seed)), root_(root(model)) {}
 
   /// llm-d takes the adapter's name for the model's.
   [[nodiscard]] llm_d_keys with_adapter(std::string_view name) const noexcept {
@@ -83,6 +79,11 @@ class llm_d_keys {
   }
 
  private:
+  [[nodiscard]] static std::uint64_t hash_of(std::string_view bytes) noexcept {
+    auto hash = detail::cbor_fnv{};
+    hash.bytes(bytes);
+    return hash.value();
+  }
   [[nodiscard]] std::uint64_t root(std::string_view model) const noexcept {
     auto hash = detail::cbor_fnv{};
     hash.array(3);
@@ -92,8 +93,8 @@ class llm_d_keys {
     return hash.value();
   }
 
-  std::uint64_t seed_ = 0;
-  std::uint64_t root_ = 0;
+  std::uint64_t seed_;
+  std::uint64_t root_;
 };
 
 static_assert(adapter_keys<llm_d_keys>);

@@ -166,9 +166,6 @@ class basic_worker_index {
     return word * word_bits + static_cast<std::size_t>(std::countr_zero(bits)) - (word == 0 ? 0 : 1);
   }
 
-  /// 0 means that an entry never had a key.
-  [[nodiscard]] static std::uint64_t proper(std::uint64_t key) noexcept { return key == 0 ? 1 : key; }
-
   /// Two different buckets, from the two halves of the key, which is a hash.
   [[nodiscard]] std::array<std::size_t, 2> homes(std::uint64_t key) const noexcept {
     const auto first = static_cast<std::size_t>(key) & bucket_mask_;
@@ -185,7 +182,7 @@ class basic_worker_index {
   }
 
   [[nodiscard]] bool has_key(std::size_t entry, std::uint64_t key) const noexcept {
-    return key_of(entry).load() == proper(key);
+    return key_of(entry).load() == key;
   }
 
   [[nodiscard]] worker_set all_workers() const noexcept {
@@ -252,7 +249,7 @@ class basic_worker_index {
         return false;
       }
     }
-    key_of(entry).store(proper(key), std::memory_order_release);
+    key_of(entry).store(key, std::memory_order_release);
     if (bit.word != 0) {
       word(entry, bit.word).fetch_or(bit.mask);
     }
@@ -263,13 +260,12 @@ class basic_worker_index {
   /// One word of the set of workers that hold a key.
   [[nodiscard]] std::uint64_t workers_of(std::uint64_t key, std::size_t index) const noexcept {
     auto found = std::uint64_t{0};
-    const auto sought = proper(key);
     visit(key, [&](std::size_t entry) {
       const auto& here = key_of(entry);
-      if (here.load(std::memory_order_acquire) == sought) {
+      if (here.load(std::memory_order_acquire) == key) {
         const auto seen = word(entry, index).load(std::memory_order_acquire);
         // A worker is added behind the key, so workers of another key come with that key.
-        if (here.load(std::memory_order_acquire) == sought) {
+        if (here.load(std::memory_order_acquire) == key) {
           found |= index == 0 ? seen & ~claimed : seen;
         }
       }
