@@ -113,6 +113,27 @@ TEST_CASE("blocks that were evicted for a copy are free when it fails", "[group_
   CHECK(cache.fork(first.id));
 }
 
+TEST_CASE("a fork gives back what it shared before a block that all references are used up for", "[group_cache]") {
+  auto config = config_of({test::full});
+  config.max_sequences = std::int32_t{block_state::max_count};
+  auto cache = group_cache<float32>{config};
+  const auto other = cache.create_sequence(counted(4)).value().id;
+  REQUIRE(cache.commit(other, 4));
+  // Hits find its second block, but not its first one.
+  const auto first = cache.create_sequence(counted(9), {.max_cached_tokens = 0}).value().id;
+  REQUIRE(cache.commit(first, 9));
+  for (auto count = std::uint32_t{1}; count < block_state::max_count; ++count) {
+    if (!cache.pin(counted(8))) {
+      FAIL("a pin was refused");
+    }
+  }
+  const auto refused = cache.fork(first);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == error_code::limit_reached);
+  CHECK(cache.statistics().num_sequences == 2);
+  CHECK(cache.check_invariants() == sound);
+}
+
 TEST_CASE("a prompt that does not fit takes nothing", "[group_cache]") {
   auto cache = group_cache<float32>{usable(20)};
   const auto first = cache.create_sequence(counted(20)).value();

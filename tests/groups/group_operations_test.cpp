@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -352,7 +353,8 @@ TEST_CASE("keys part prompts of equal tokens in a cache with groups", "[group_ca
 }
 
 TEST_CASE("hashes that the caller tells find what was published with them", "[group_cache]") {
-  auto cache = group_cache<float32>{config_of({full, window})};
+  auto queues = event_queues{4};
+  auto cache = group_cache<float32, event_queues>{config_of({full, window}), queues};
   const auto text = counted(42);
   auto hashes = std::vector<std::uint64_t>{};
   for (auto i = std::uint64_t{1}; i <= 10; ++i) {
@@ -364,6 +366,9 @@ TEST_CASE("hashes that the caller tells find what was published with them", "[gr
   REQUIRE(cache.commit(made.id, 42));
   CHECK(cache.find_prefix(token_run{text, {}, hashes}) == 40);
   CHECK(cache.find_prefix(text) == 0);
+  auto published = std::vector<std::uint64_t>{};
+  queues.drain([&](const cache_event& event) { published.push_back(event.hash); });
+  CHECK(published == hashes);
   CHECK(cache.check_invariants() == sound);
 }
 

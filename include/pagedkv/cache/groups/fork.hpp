@@ -55,10 +55,7 @@ template <layered State>
     const auto held = to.tables[g].all();
     for (std::size_t i = 0; i < held.size(); ++i) {
       if (!state.pool.reference(held[i])) {
-        for (; i > 0; --i) {
-          state.pool.release(held[i - 1], block_release{}, 0);
-        }
-        to.tables[g].clear();
+        to.tables[g].withdraw(held.size() - i);
         undo_fork(state, to);
         return error{error_code::limit_reached, "reference count", block_state::max_count + 1, block_state::max_count};
       }
