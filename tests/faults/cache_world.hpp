@@ -60,6 +60,8 @@ struct cache_world : Made {
   std::vector<token> committed_tokens;
   std::vector<token> longer = text(0, 30);
   std::vector<token> run = text(300, 9);
+  std::vector<prefix_key> keys = {{.position = 12, .value = {1, 2}}};
+  std::vector<std::uint64_t> hashes = {1, 2, 3, 4};  // of the full blocks of the third sequence with the run
   std::vector<token> ended_tokens = text(500, 12);
   std::vector<token> longest;
   std::vector<sequence_id> ids;
@@ -105,6 +107,10 @@ template <class W>
       operation{"append and copy on write", [](W& w) { return error_of(w.cache.append(w.second, token{7})); }},
       operation{"append a run and copy on write", [](W& w) { return error_of(w.cache.append(w.second, w.run)); }},
       operation{"append a run", [](W& w) { return error_of(w.cache.append(w.third, w.run)); }},
+      operation{"append a run with keys and hashes",
+                [](W& w) {
+                  return error_of(w.cache.append(w.third, token_run{w.run, w.keys, w.hashes}));
+                }},
       operation{"reserve slots", [](W& w) { return error_of(w.cache.reserve_slots(w.second, 9)); }},
       operation{"commit", [](W& w) { return error_of(w.cache.commit(w.third, 10)); }},
       operation{"append a batch of one",

@@ -91,6 +91,42 @@ TEST_CASE("windows keep in tiers what the next token reads", "[group_cache][tier
   CHECK(on.serve(counted(41)) == 40);
 }
 
+TEST_CASE("what tiers have is used up to the last saved state", "[group_cache][tier]") {
+  auto on = host_engine{small_device({full, state}), tier_config{}, basic_host_tier<host_allocator, lru>{many_records}};
+  const auto answered = on.hold(counted(22));
+  REQUIRE(on.append(answered, counted(19, 22)));
+  on.compute(answered);
+  on.release(answered);
+  fill_device(on, 10'000);
+  CHECK(on.cache.find_prefix(counted(41)) == 0);
+  CHECK(on.serve(counted(41)) == 20);
+  fill_device(on, 20'000);
+  CHECK(on.serve(counted(41)) == 40);
+}
+
+TEST_CASE("a sequence takes what others compute while it waits for a slow tier", "[group_cache][tier]") {
+  for (const auto& [kind, groups] : kinds) {
+    CAPTURE(kind);
+    const auto store = std::make_shared<fake_store>();
+    auto config = tier_config{};
+    config.threads = false;
+    const auto device = small_device(groups);
+    auto on = placed_engine{device, config, basic_host_tier<host_allocator, lru>{24},
+                            std::tuple{placed_tier{store, num_places, cache_with<placed_tier>::format_of(device, "")}}};
+    for (const auto first : {0, 1'000, 2'000, 3'000, 4'000, 5'000, 6'000, 7'000}) {
+      on.serve(counted(41, first));
+      on.cache.wait_idle();
+    }
+    const auto waiting = on.cache.create_sequence(counted(41)).value();
+    CHECK(waiting.num_loading_tokens == 40);
+    on.hold(counted(41), {.max_cached_tokens = 0});
+    CHECK(on.cache.poll(waiting.id).num_loaded_tokens == 40);
+    CHECK(on.cache.settle(waiting.id).value() == 40);
+    CHECK(store->num_reads == 0);
+    on.check_invariants();
+  }
+}
+
 TEST_CASE("invalidated groups are found in no tier", "[group_cache][tier]") {
   for (const auto& [kind, groups] : kinds) {
     CAPTURE(kind);
