@@ -14,6 +14,7 @@
 #include <pagedkv/tier/record_index.hpp>
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -143,10 +144,10 @@ class block_loads : public sequence_loads<Store, block_load> {
       return;
     }
     auto& load = ending.mapped();
-    const auto usable = num_usable(s, load);
-    if (s.num_computed_tokens == length_of(load.first) && usable != 0) {
-      const auto shared = store_.transfers().order(on) ? share_published(state, s, id, usable) : 0;
-      bring(state, s, load, shared, std::min(num_ready(load, shared), usable - shared), on);
+    assert(num_usable(s, load) == load.held.size() && "to cut a sequence short of a load ends it");
+    if (s.num_computed_tokens == length_of(load.first)) {
+      const auto shared = store_.transfers().order(on) ? share_published(state, s, id, load.held.size()) : 0;
+      bring(state, s, load, shared, num_ready(load, shared), on);
     }
     base::let_go(load);
   }
