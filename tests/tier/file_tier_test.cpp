@@ -1,4 +1,5 @@
 #include "../support/asserts.hpp"
+#include "../support/full_numbers.hpp"
 #include "../support/messages.hpp"
 #include "conformance.hpp"
 #include "damage.hpp"
@@ -326,6 +327,46 @@ TEST_CASE("where io_uring is refused, it says so, and threads do its work", "[ti
            chosen->engine() == "threads";
   }));
 }
+
+TEST_CASE("a request that is cancelled before a thread executes it completes, too", "[tier]") {
+  const auto folder = temporary_folder{};
+  std::ofstream{folder.file("a")} << "contents";
+  const auto file = detail::file_descriptor{open(folder.file("a").c_str(), O_RDONLY | O_CLOEXEC)};
+  const auto engine = thread_files::create(1).value();
+  auto bytes = std::array<std::byte, 8>{};
+  const auto next = [&] { return engine->next(std::chrono::steady_clock::now() + std::chrono::minutes{1}); };
+  for (auto i = 0; i < 100; ++i) {
+    engine->start({0, file.number(), 0, bytes});
+    engine->cancel(0);
+    const auto completion = next();
+    REQUIRE(completion);
+    CHECK(completion->slot == 0);
+    CHECK((completion->outcome == std::ssize(bytes) || completion->outcome == -ECANCELED));
+    CHECK(!next());
+  }
+}
+
+#if !PAGEDKV_UNDER_ADDRESS_SANITIZER  // with it, a process takes more than the limit from the start
+TEST_CASE("without memory for headers, records are not looked for", "[tier]") {
+  CHECK(in_own_process([] {
+    const auto folder = temporary_folder{};
+    auto format = testing::small_record_format();
+    format.text.assign(5'000'000, 'a');
+    const auto bytes = bytes_for(format, 1);
+    auto tier = basic_file_tier<thread_files>::create({folder.file("a")}, bytes, format, {.queue_depth = 1}).value();
+    const auto limit = rlimit{1'000'000'000, RLIM_INFINITY};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) {
+      return false;
+    }
+    try {
+      tier.for_each_record([](auto, const auto&) {});
+      return false;
+    } catch (const exception& refused) {
+      return refused.reason().code == error_code::out_of_memory;
+    }
+  }));
+}
+#endif
 
 TEMPLATE_TEST_CASE("a full disk fails writes and spares the rest", "[tier]", uring_files, thread_files) {
   CHECK(in_own_process([] {

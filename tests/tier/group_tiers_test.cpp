@@ -11,6 +11,7 @@
 
 #include <catch2/catch_get_random_seed.hpp>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -194,6 +195,70 @@ TEST_CASE("what a batch commits is written through", "[group_cache][tier]") {
   REQUIRE(on.cache.append_batch(entries, {slots, failures, {}}).value().num_failures == 0);
   CHECK(on.cache.statistics().evictions == 0);
   CHECK(on.cache.tier(0).num_records > 0);
+}
+
+TEST_CASE("hits on groups are counted anew where nodes get other contents", "[group_cache][tier]") {
+  auto config = tier_config{};
+  config.write = write_policy::through_hits;
+  auto on = host_engine{small_device({full, window}), config, basic_host_tier<host_allocator, lru>{many_records}};
+  for (auto first = 0; first < 20'000; first += 1'000) {
+    CHECK(on.serve(counted(41, first)) == 0);
+    CHECK(on.serve(counted(41, first)) == 40);
+    CHECK(on.cache.tier(0).written == 0);
+  }
+  REQUIRE(on.cache.statistics().evictions > 0);
+  CHECK(on.serve(counted(41, 19'000)) == 40);
+  CHECK(on.cache.tier(0).written > 0);
+  on.check_invariants();
+}
+
+TEST_CASE("what a slower tier has of groups is not copied again with what continues it", "[group_cache][tier]") {
+  auto config = tier_config{};
+  config.threads = false;
+  config.exclusive = true;
+  const auto device = small_device({full});
+  const auto format = cache_with<placed_tier>::format_of(device, "");
+  auto on = placed_engine{device, config, basic_host_tier<host_allocator, lru>{many_records},
+                          std::tuple{placed_tier{std::make_shared<fake_store>(), num_places, format}}};
+  on.serve(counted(41));
+  fill_device(on, 10'000);
+  on.cache.wait_idle();
+  CHECK(on.serve(counted(41)) == 40);  // which host memory gives up
+  auto before = std::int64_t{0};
+  while (on.cache.find_prefix(counted(41)) == 40) {
+    before = on.cache.tier(0).handed_over;
+    const auto step = on.cache.begin_step().value();
+    auto evicted = std::array{no_block};
+    REQUIRE(on.cache.evict(evicted, step).value() == 1);
+    REQUIRE(on.cache.retire_step(step));
+  }
+  CHECK(on.cache.tier(0).handed_over == before + 1);
+  on.check_invariants();
+}
+
+TEST_CASE("chains of groups lose their tails first in a slower tier", "[group_cache][tier][restart]") {
+  auto config = tier_config{};
+  config.threads = false;
+  config.write = write_policy::through;
+  const auto device = config_of({full});
+  const auto store = std::make_shared<fake_store>();
+  const auto open = [&] {
+    return placed_engine{device, config, basic_host_tier<host_allocator, lru>{many_records},
+                         std::tuple{placed_tier{store, 14, cache_with<placed_tier>::format_of(device, "")}}};
+  };
+  {
+    auto on = open();
+    for (const auto& prompt : {counted(21), counted(41), counted(41, 1'000)}) {  // the first is the oldest
+      on.serve(prompt);
+      on.cache.wait_idle();
+    }
+    CHECK(on.cache.tier(1).evictions == 6);
+  }
+  auto on = open();
+  CHECK(on.cache.tier(1).num_orphans == 0);
+  CHECK(on.serve(counted(41, 1'000)) == 40);
+  CHECK(on.serve(counted(41)) == 4 * 4);
+  on.check_invariants();
 }
 
 TEST_CASE("tiers of groups refuse what they cannot do", "[group_cache][tier]") {

@@ -255,6 +255,16 @@ TEST_CASE("a store that comes later is found", "[redis]") {
   repeat_until_done([&] { return values.set(client); }, 3);
 }
 
+TEST_CASE("a client names the host that refuses it, and the reason", "[redis]") {
+  const auto host = "127.0.0.1:" + std::to_string(free_port());
+  const auto client = redis_client{config_of("redis://" + host)};
+  CHECK(client.num_connections() == 0);
+  CHECK(client.failure() == host + ": Connection refused");
+  const auto without = redis_client{config_of("unix:///no/socket")};
+  CHECK(without.num_connections() == 0);
+  CHECK(without.failure() == "/no/socket:0: No such file or directory");
+}
+
 TEST_CASE("a host that has no address costs no batch any time", "[redis]") {
   auto config = redis_config{};
   config.endpoints = {{std::string(64, 'a') + ".invalid", 6'379}};  // too long for a name, so that no server is asked

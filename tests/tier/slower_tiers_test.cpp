@@ -470,6 +470,33 @@ TEST_CASE("what computes faster than it loads is computed", "[tier][slower_tiers
   driver.check_invariants();
 }
 
+TEST_CASE("the speed of a tier is that of its last reads, and a slow one changes it little", "[tier][slower_tiers]") {
+  using tier_type = detail::slower_tier_of<keyed_tier>;
+  const auto store = std::make_shared<fake_store>();
+  const auto format = keyed_cache::format_of(small_device(4), "");
+  constexpr auto size = std::size_t{64};
+  auto signal = transfer_signal{};
+  auto queue = transfer_queue{std::make_unique<tier_type>(keyed_tier{store}), false, format, size, false, signal};
+  auto memory = std::vector<std::byte>(format.record_bytes());
+  store->write({0, 0}, memory);
+  const auto read = [&](std::size_t num_there) {
+    auto job = record_job{};
+    for (std::size_t i = 0; i < size; ++i) {
+      job.transfer = {{i < num_there ? 0U : 1U, 0}, 0, memory};
+      REQUIRE(queue.try_push(job));
+    }
+    REQUIRE(queue.run() == size);
+    while (queue.try_pop(job)) {
+    }
+    return queue.read_bytes_per_second();
+  };
+  CHECK(queue.read_bytes_per_second() == 0);
+  const auto first = read(size);
+  CHECK(first > 0);
+  CHECK(read(0) == first);  // nothing was read
+  CHECK(read(1) >= first * 0.75);
+}
+
 TEST_CASE("a tier that stalls costs its records until it goes on", "[tier][slower_tiers]") {
   auto config = tier_config{};
   auto [store, cache, driver] = filled_places(config);
@@ -573,6 +600,7 @@ TEST_CASE("what is invalidated is erased from tiers, for every cache", "[tier][s
   }
   if (how != 3) {
     CHECK(before.cache.tier(1).num_erasing > 0);
+    CHECK(before.cache.tier(0).num_erasing == 0);
     before.cache.run_transfers();
     CHECK(before.cache.tier(1).num_erasing == 0);
     before.driver.check_invariants();

@@ -216,6 +216,18 @@ TEST_CASE("options limit what comes from tiers as what comes from the device", "
   CHECK(driver.serve(numbered(12)) == 8);  // the last token is left to compute
 }
 
+TEST_CASE("without a slower tier, nobody is asked for unknown blocks", "[tier][tiered_cache]") {
+  auto config = tier_config{};
+  config.ask_ahead = 4;
+  auto cache = tiered_cache<float32>{small_device(4), config, {16}};
+  auto driver = tiered_driver{cache};
+  const auto made = driver.create(numbered(13));
+  REQUIRE(made);
+  CHECK(made->num_loading_tokens == 0);
+  CHECK(cache.poll(made->id).done());
+  driver.check_invariants();
+}
+
 TEST_CASE("what is invalidated comes back from no tier", "[tier][tiered_cache]") {
   auto cache = tiered_cache<float32>{small_device(4), {}, {16}};
   auto driver = tiered_driver{cache};
