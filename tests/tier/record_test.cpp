@@ -136,6 +136,10 @@ TEST_CASE("records of different formats are never exchanged", "[tier]") {
   std::swap(order.token_stride, order.head_stride);
   CHECK(verify_record(make_record_format(order, "float32", "tiny model"), record.identity, record.bytes()) ==
         record_fault::other_format);
+  auto pieces = view;
+  pieces.value_pieces.dim_stride += 1;
+  CHECK(verify_record(make_record_format(pieces, "float32", "tiny model"), record.identity, record.bytes()) ==
+        record_fault::other_format);
 }
 
 TEST_CASE("keys that do not fit into a header make a block that is not recorded", "[tier]") {
