@@ -102,10 +102,10 @@ struct release_numbers {
 
 /// Attention of the batch's queries over one layer's blocks, on threads that the caller lends; complete when it
 /// returns. `Input` and `Output` are unscaled elements; arithmetic is float32, with AVX-512 or AVX2 where the processor
-/// has them. With AMX, infinite keys and values may give NaN, and queries and weights keep 15 bits or more. Weights of
-/// bfloat16 and elements of 8 bits keep 8 where more than 16 pairs of query and head, of one row or of rows that share a
-/// prefix, share a KV head; there, values of bfloat16 from 2^120 on may overflow. Work is divided by tokens and heads,
-/// so that one long sequence keeps all threads busy.
+/// has them. With AMX, infinite keys and values may give NaN, and queries and weights keep 15 bits or more, as they do
+/// for int8 with AVX-512 VNNI. With AMX, weights of bfloat16 and elements of 8 bits keep 8 where more than 16 pairs of
+/// query and head, of one row or of rows that share a prefix, share a KV head; there, values of bfloat16 from 2^120 on
+/// may overflow. Work is divided by tokens and heads, so that one long sequence keeps all threads busy.
 ///
 /// The result of a row has the same bits whatever else is in the batch, unless rows share prefixes, and however many
 /// threads there are, for the same instruction set, which the processor must support. Blocks before every query's
@@ -125,6 +125,7 @@ template <element Element, element Input = float32, element Output = Input>
                                   instruction_set instructions = best_instruction_set()) noexcept {
   auto call = attention::describe<Input, Output>(view, layer, batch, queries, output, options);
   call.has_matrix_unit = instructions == instruction_set::amx;
+  call.has_integer_products = instructions == instruction_set::avx512_vnni && std::same_as<Element, int8>;
   call.has_panels = call.has_matrix_unit && attention::has_panels_for<Element>;
   if (const auto checked = attention::check(call); !checked) {
     return checked;

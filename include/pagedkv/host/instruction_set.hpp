@@ -10,9 +10,10 @@
 
 namespace pagedkv::host {
 
-/// The instruction sets that host code is written for, the most portable first. `amx` is AVX-512 with the matrix unit,
-/// and may be used only after `obtain_matrix_unit` has returned true.
-enum class instruction_set : std::uint8_t { portable, avx2, avx512, amx };
+/// The instruction sets that host code is written for, the most portable first; processors that have one have those
+/// before it, too. `avx512_vnni` is AVX-512 with products of int8. `amx` is AVX-512 with the matrix unit, and may be
+/// used only after `obtain_matrix_unit` has returned true.
+enum class instruction_set : std::uint8_t { portable, avx2, avx512, avx512_vnni, amx };
 
 /// Whether the processor multiplies matrices of bfloat16 and int8, and the system lets this process do so. The first
 /// call requests permission, which lasts: the process's signal frames grow by 8 KiB. Linux refuses where a thread's
@@ -45,7 +46,10 @@ enum class instruction_set : std::uint8_t { portable, avx2, avx512, amx };
 #if defined(PAGEDKV_WIDE_VECTORS)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq")) {
-    return obtain_matrix_unit() ? instruction_set::amx : instruction_set::avx512;
+    if (obtain_matrix_unit()) {
+      return instruction_set::amx;
+    }
+    return __builtin_cpu_supports("avx512vnni") ? instruction_set::avx512_vnni : instruction_set::avx512;
   }
   if (has_wide_vectors && __builtin_cpu_supports("fma")) {
     return instruction_set::avx2;

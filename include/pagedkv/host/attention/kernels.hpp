@@ -34,11 +34,15 @@
   #define PAGEDKV_TARGET gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
   #define PAGEDKV_INLINE [[PAGEDKV_TARGET, gnu::always_inline]] inline
   #define PAGEDKV_NOINLINE [[PAGEDKV_TARGET, gnu::noinline]] inline
+  #define PAGEDKV_VNNI_TARGET gnu::target("avx512vnni,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
+  #define PAGEDKV_VNNI_INLINE [[PAGEDKV_VNNI_TARGET, gnu::always_inline]] inline
+  #define PAGEDKV_VNNI_NOINLINE [[PAGEDKV_VNNI_TARGET, gnu::noinline]] inline
   #include <pagedkv/host/attention/vectors.inl>
   #include <pagedkv/host/attention/fetches.inl>
   #include <pagedkv/host/attention/rows.inl>
   #include <pagedkv/host/attention/results.inl>
   #include <pagedkv/host/attention/matrix.inl>
+  #include <pagedkv/host/attention/integers.inl>
   #include <pagedkv/host/attention/panels.inl>
   #include <pagedkv/host/attention/tiles.inl>
   #include <pagedkv/host/attention/worker.inl>
@@ -57,6 +61,7 @@
   #include <pagedkv/host/attention/rows.inl>
   #include <pagedkv/host/attention/results.inl>
   #include <pagedkv/host/attention/matrix.inl>
+  #include <pagedkv/host/attention/integers.inl>
   #include <pagedkv/host/attention/panels.inl>
   #include <pagedkv/host/attention/tiles.inl>
   #include <pagedkv/host/attention/worker.inl>
@@ -68,6 +73,9 @@
   #undef PAGEDKV_TARGET
   #undef PAGEDKV_INLINE
   #undef PAGEDKV_NOINLINE
+  #undef PAGEDKV_VNNI_TARGET
+  #undef PAGEDKV_VNNI_INLINE
+  #undef PAGEDKV_VNNI_NOINLINE
 #endif
 
 #define PAGEDKV_ISA portable
@@ -79,6 +87,7 @@
 #include <pagedkv/host/attention/rows.inl>
 #include <pagedkv/host/attention/results.inl>
 #include <pagedkv/host/attention/matrix.inl>
+#include <pagedkv/host/attention/integers.inl>
 #include <pagedkv/host/attention/panels.inl>
 #include <pagedkv/host/attention/tiles.inl>
 #include <pagedkv/host/attention/worker.inl>
@@ -105,6 +114,7 @@ template <element Element>
   switch (set) {
 #if defined(PAGEDKV_WIDE_VECTORS)
     case instruction_set::amx:
+    case instruction_set::avx512_vnni:
     case instruction_set::avx512: return {avx512::run_piece<Element>, avx512::merge_chunks};
     case instruction_set::avx2: return {avx2::run_piece<Element>, avx2::merge_chunks};
 #endif

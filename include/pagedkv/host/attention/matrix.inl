@@ -150,6 +150,18 @@ PAGEDKV_INLINE float size_of_step(floats largest, floats zeros) {
   return most > 0 ? most / most_steps : 1.0f;
 }
 
+/// The size of a step for the numbers of a query.
+PAGEDKV_INLINE float size_of_step(const float* query, std::int32_t dim) {
+  auto largest = floats{};
+  auto zeros = floats{};
+  for (auto d = 0; d < dim; d += lanes) {
+    const auto numbers = read_floats(query + d);
+    largest = larger(largest, larger(numbers, -numbers));
+    zeros += numbers - numbers;
+  }
+  return size_of_step(largest, zeros);
+}
+
 /// Writes the words of a vector to a column of a matrix whose lines have `Columns` words.
 template <int Columns, class Vector>
 PAGEDKV_INLINE void write_column(std::uint32_t* matrix, Vector v) {
@@ -171,14 +183,7 @@ PAGEDKV_NOINLINE void lay_out_queries(const row_set& set, std::int32_t dim) {
   for (auto r = 0; r < Rows; ++r) {
     const auto* const query = set.queries + r * set.stride;
     if constexpr (std::same_as<Element, int8>) {
-      auto largest = floats{};
-      auto zeros = floats{};
-      for (auto d = 0; d < dim; d += lanes) {
-        const auto numbers = read_floats(query + d);
-        largest = larger(largest, larger(numbers, -numbers));
-        zeros += numbers - numbers;
-      }
-      steps[r] = size_of_step(largest, zeros);
+      steps[r] = size_of_step(query, dim);
       for (auto d = 0; d < dim; d += lanes) {
         const auto parts = split_into_bytes(read_floats(query + d), 1 / steps[r]);
         write_column<columns>(matrices + d / 4 * columns + r, parts.high);

@@ -100,13 +100,13 @@ inline constexpr auto panel_state_size = 5 * row_padding;
          whole_vectors(rows_of(call, u) * (call.padded_value_dim() + 2));
 }
 
-/// Numbers per KV head: queries, perhaps a second time as matrices, sums, merged sums and scores, each with a row of
-/// padding, and states of 8 rows and merged ones. Each thread has the decoded tile once in addition.
+/// Numbers per KV head: queries, perhaps a second time in another form, sums, merged sums and scores, each with a row
+/// of padding, and states of 8 rows and merged ones. Each thread has the decoded tile once in addition.
 [[nodiscard]] inline std::int64_t scratch_of_head(const attention_call& call, const unit& u) noexcept {
   if (is_in_panels(call, u)) {
     return scratch_of_panels(call, u);
   }
-  const auto copies_of_queries = call.has_matrix_unit ? 2 : 1;
+  const auto copies_of_queries = call.copies_queries() ? 2 : 1;
   return whole_vectors((rows_of(call, u) + 1) * (copies_of_queries * call.padded_dim() + 2 * call.padded_value_dim() +
                                                  2 * row_padding + 2 + tile_tokens));
 }

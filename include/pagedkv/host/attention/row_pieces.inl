@@ -42,7 +42,7 @@ class row_worker : private worker {
   }
 
   [[nodiscard]] PAGEDKV_INLINE partial merged(std::int32_t head) const {
-    return partial_at(query_matrices(head) + (call_.has_matrix_unit ? (num_rows_ + 1) * dim_ : 0), num_rows_,
+    return partial_at(query_matrices(head) + (call_.copies_queries() ? (num_rows_ + 1) * dim_ : 0), num_rows_,
                       value_dim_);
   }
 
@@ -57,13 +57,21 @@ class row_worker : private worker {
       }
     }
     if constexpr (fits_matrices<Element>) {
-      for (auto row = std::int64_t{0}; row < num_rows_ && multiplies_matrices(); row += rows_in_set(num_rows_ - row)) {
+      const auto as_integers = multiplies_integers();
+      const auto laid_out = as_integers || multiplies_matrices();
+      for (auto row = std::int64_t{0}; row < num_rows_ && laid_out; row += rows_in_set(num_rows_ - row)) {
         auto set = row_set{};
         set.num_rows = rows_in_set(num_rows_ - row);
         set.first_row = row;
         set.stride = dim_;
         place(set, head);
         with_rows(set.num_rows, [&](auto rows) {
+          if constexpr (fits_integers<Element>) {
+            if (as_integers) {
+              lay_out_integer_queries<Element, decltype(rows)::value>(set, call_.view.head_dim);
+              return;
+            }
+          }
           lay_out_queries<Element, decltype(rows)::value>(set, call_.view.head_dim);
         });
       }
@@ -139,12 +147,22 @@ class row_worker : private worker {
     return scores(head) + (num_rows_ + 1) * tile_tokens;
   }
 
+  /// Whether rows are few, and keys and values whole rows of matrix registers.
+  [[nodiscard]] PAGEDKV_INLINE bool has_whole_rows() const {
+    constexpr auto multiple = matrix_row / size_of<Element>;
+    return reads_directly() && num_rows_ < rows_to_decode_for &&
+           call_.view.head_dim <= most_dim_for_matrices<Element> && call_.view.head_dim % multiple == 0 &&
+           call_.view.dim_of_values() % multiple == 0;
+  }
+
   /// Whether the matrix unit processes tiles of which every row sees all tokens.
   [[nodiscard]] PAGEDKV_INLINE bool multiplies_matrices() const {
-    constexpr auto multiple = matrix_row / size_of<Element>;
-    return call_.has_matrix_unit && reads_directly() && num_rows_ >= rows_for_matrices<Element> &&
-           num_rows_ < rows_to_decode_for && call_.view.head_dim <= most_dim_for_matrices<Element> &&
-           call_.view.head_dim % multiple == 0 && call_.view.dim_of_values() % multiple == 0;
+    return call_.has_matrix_unit && num_rows_ >= rows_for_matrices<Element> && has_whole_rows();
+  }
+
+  /// Whether all products are those of integers.
+  [[nodiscard]] PAGEDKV_INLINE bool multiplies_integers() const {
+    return fits_integers<Element> && call_.has_integer_products && has_whole_rows();
   }
 
   /// Whether tiles are not decoded first.
@@ -166,7 +184,8 @@ class row_worker : private worker {
                              std::all_of(sets, sets + num_sets, [](const row_set& set) { return set.all_seen; });
     fetch_queue ahead;
     const auto together = heads_together<Element>(call_, piece_);
-    const auto in_strips = num_rows_ > most_queue_rows && !as_matrices;
+    const auto as_integers = multiplies_integers();
+    const auto in_strips = num_rows_ > most_queue_rows && !as_matrices && !as_integers;
     auto* const queue = in_strips ? nullptr : &ahead;
     for (auto head = 0; head < piece_.num_heads && num_sets != 0; ++head) {
       float key_scales[tile_tokens];
@@ -182,9 +201,17 @@ class row_worker : private worker {
       }
       for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
         set_ahead(t, queue, where, next, head, ++index);
+        if (as_integers) {
+          widen_strip(t, first);
+        }
         for (auto i = 0; i < num_sets; ++i) {
           place(sets[i], head);
-          multiply_strip(sets[i], t, {first, std::min(t.num_tokens, first + strip_tokens)}, buffer_of(i), as_matrices);
+          const auto range = token_range{first, std::min(t.num_tokens, first + strip_tokens)};
+          if (as_integers) {
+            multiply_integers(sets[i], t, range);
+          } else {
+            multiply_strip(sets[i], t, range, buffer_of(i), as_matrices);
+          }
           t.ahead = nullptr;
           t.next = t.later = {};
         }
@@ -194,11 +221,14 @@ class row_worker : private worker {
         place(sets[i], head);
         if (as_matrices) {
           weigh_matrices(sets[i], t, buffer_of(i));
+        } else if (as_integers) {
+          add_integers_of(sets[i], t, buffer_of(i));
+          t.ahead = nullptr;
         } else {
           weigh(sets[i], t);
         }
       }
-      for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
+      for (auto first = 0; first < t.num_tokens && !as_integers; first += strip_tokens) {
         set_ahead(t, queue, where, next, head, ++index);
         const auto range = token_range{first, std::min(t.num_tokens, first + strip_tokens)};
         if (as_matrices) {
@@ -244,6 +274,34 @@ class row_worker : private worker {
       }
     }
     multiply<Element>(set, t, range);
+  }
+
+  PAGEDKV_INLINE void widen_strip(const tile& t, std::int64_t first) {
+    if constexpr (fits_integers<Element>) {
+      widen_keys<Element>(t, first, reinterpret_cast<std::int16_t*>(tile_));
+    }
+  }
+
+  PAGEDKV_INLINE void multiply_integers(const row_set& set, const tile& t, token_range range) {
+    if constexpr (fits_integers<Element>) {
+      const auto* const keys = reinterpret_cast<const std::int16_t*>(tile_);
+      with_rows(set.num_rows, [&](auto rows) {
+        multiply_integer_keys<Element, decltype(rows)::value>(set, t, range.begin, keys);
+      });
+    }
+  }
+
+  /// Weighs the scores of a tile, and adds its values. Prefetches as much in each phase as its time allows.
+  PAGEDKV_INLINE void add_integers_of(const row_set& set, const tile& t, matrix_buffer& buffer) {
+    if constexpr (fits_integers<Element>) {
+      constexpr auto rows_each = 8;
+      fetch_next(t, t.dim * size_of<Element>, rows_each);
+      weigh(set, t);
+      fetch_next(t, t.dim * size_of<Element>, rows_each);
+      with_rows(set.num_rows, [&](auto rows) { round_weights<Element, decltype(rows)::value>(set, t, buffer); });
+      fetch_next(t, t.dim * size_of<Element>, rows_each);
+      with_rows(set.num_rows, [&](auto rows) { add_integers<Element, decltype(rows)::value>(set, t, buffer); });
+    }
   }
 
   PAGEDKV_INLINE void weigh_matrices(const row_set& set, const tile& t, matrix_buffer& buffer) {

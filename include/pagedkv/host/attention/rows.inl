@@ -146,15 +146,7 @@ PAGEDKV_INLINE floats per_row(const Number* numbers) {
 template <int Rows>
 PAGEDKV_INLINE floats scales_of(const float* scales, std::int32_t i) {
   constexpr auto tokens = lanes / Rows;
-  if constexpr (Rows == 1) {
-    return read_floats(scales + i * tokens);
-  } else {
-    float spread[lanes];
-    for (auto row = 0; row < Rows; ++row) {
-      __builtin_memcpy(spread + row * tokens, scales + i * tokens, sizeof(float) * tokens);
-    }
-    return read_floats(spread);
-  }
+  return reinterpret_cast<floats>(repeat<tokens>(scales + i * tokens));
 }
 
 /// Sets the scores of tokens that a tree mask hides to minus infinity.

@@ -94,6 +94,29 @@ PAGEDKV_INLINE floats decode_half(shorts bits) {
 }
 #endif
 
+/// Fills a vector with copies of `Words` words of 32 bits.
+template <int Words>
+PAGEDKV_INLINE ints repeat(const void* from) {
+#if PAGEDKV_LANES == 16
+  // Compilers take these apart into copies of single words.
+  if constexpr (Words == 8) {
+    return reinterpret_cast<ints>(_mm512_maskz_broadcast_i32x8(0xffff, read<__m256i>(from)));
+  } else if constexpr (Words == 4) {
+    return reinterpret_cast<ints>(_mm512_maskz_broadcast_i32x4(0xffff, read<__m128i>(from)));
+  } else if constexpr (Words == 2) {
+    return reinterpret_cast<ints>(_mm512_set1_epi64(read<long long>(from)));
+  }
+#endif
+  if constexpr (Words == 1) {
+    return read<std::int32_t>(from) + ints{};
+  }
+  std::int32_t words[lanes];
+  for (auto i = 0; i < lanes; i += Words) {
+    __builtin_memcpy(words + i, from, Words * sizeof(std::int32_t));
+  }
+  return read<ints>(words);
+}
+
 /// Numbers of an 8-bit floating-point format, by way of binary16.
 template <class Format>
 PAGEDKV_INLINE floats decode_float8(bytes bits) {
@@ -195,16 +218,17 @@ PAGEDKV_INLINE void restore_pairs(float* numbers, std::int32_t dim) {
 
 /// In two vectors that consist of runs of `2 * Half` lanes, adds the halves of each run, and puts the sums of `a`
 /// before those of `b`. Each sum takes one lane of a blend of both and one of a shuffle, because blends are faster.
-template <int Half, int... Lane>
-PAGEDKV_INLINE floats add_halves(floats a, floats b, std::integer_sequence<int, Lane...>) {
+template <int Half, class Vector, int... Lane>
+PAGEDKV_INLINE Vector add_halves(Vector a, Vector b, std::integer_sequence<int, Lane...>) {
   return __builtin_shufflevector(a, b, ((Lane & Half) != 0 ? lanes + Lane : Lane)...) +
          __builtin_shufflevector(a, b, ((Lane & Half) != 0 ? lanes + (Lane ^ Half) : (Lane ^ Half))...);
 }
 
 /// Adds up the lanes of as many vectors as a vector has lanes: lane i gets the sum of `v[i]`. Each round halves the
-/// number of vectors.
-template <int Half = lanes / 2>
-PAGEDKV_INLINE floats add_up(floats* v) {
+/// number of vectors. Of `2 * Half` vectors, adds up runs of as many lanes: lane i of a run gets the sum of the run's
+/// lanes in `v[i]`.
+template <int Half = lanes / 2, class Vector>
+PAGEDKV_INLINE Vector add_up(Vector* v) {
   PAGEDKV_UNROLL for (auto i = 0; i < Half; ++i) {
     v[i] = add_halves<Half>(v[i], v[i + Half], std::make_integer_sequence<int, lanes>{});
   }
