@@ -104,6 +104,7 @@ TEST_CASE("write-through puts each committed block into host memory, chunk by ch
   CHECK(cache.tier(0).written == 3);
   driver.release(made->id);
   driver.serve(numbered(13, 100));
+  CHECK(driver.serve(numbered(13)) == 12);  // published again, and there already
   CHECK(cache.tier(0).written == 6);
   CHECK(cache.tier(0).evictions == 0);
   driver.check_invariants();
