@@ -13,11 +13,14 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -284,6 +287,25 @@ TEMPLATE_TEST_CASE("every operation of a cache with tiers copies on its stream",
     on.made_by("commit", [&](int s) { return cache.commit(made.id, 9, s); });
     CHECK(on.copies("create", [&](int s) { return cache.create_sequence(prompt, {}, s); }).num_cached_tokens == 8);
   }
+}
+
+TEMPLATE_TEST_CASE("what tiers copy on one stream waits for what they copied on others", "[tiered_cache][streams]", on_host,
+                   on_host_by_groups) {
+  auto log = recording_backend::log{};
+  auto on = streams{log};
+  auto cache = cache_of<TestType>(8, log);
+  evict_and_fetch(cache, on);
+  const auto& calls = log.calls;
+  const auto is = [](std::string_view what) { return [=](const auto& call) { return call.first == what; }; };
+  const auto first_mark = std::ranges::find_if(calls, is("mark"));
+  auto num_swaps = 0;
+  for (auto each = first_mark; each != calls.end(); ++each) {
+    if (each->first == "swap") {
+      ++num_swaps;
+      CHECK(*std::prev(each) == std::pair{std::string{"wait"}, each->second});
+    }
+  }
+  CHECK(num_swaps > 1);
 }
 
 TEMPLATE_TEST_CASE("sessions and offers are copied on the stream that they are given", "[session][streams]", recorded<>,
