@@ -93,6 +93,31 @@ struct highest_first {
   std::vector<char> evictable;
 };
 
+/// Its copies are done when the test says so.
+struct late_backend : host_backend {
+  struct mark {
+    int number = 0;
+  };
+  struct progress {
+    int marks = 0;
+    int reached = 0;
+  };
+
+  static constexpr std::string_view name = "late";
+
+  explicit late_backend(progress& of) : all(&of) {}
+
+  [[nodiscard]] mark make_mark() noexcept { return {}; }
+  [[nodiscard]] result<void> set_mark(mark& m, stream) noexcept {
+    m.number = ++all->marks;
+    return {};
+  }
+  [[nodiscard]] result<bool> reached(const mark& m) noexcept { return m.number <= all->reached; }
+  [[nodiscard]] result<void> wait_for(const mark&, stream) noexcept { return {}; }
+
+  progress* all;
+};
+
 /// Tokens of the first prompt that a tier with two places still has after four others.
 template <class Tier>
 std::int64_t kept_of_the_first() {
@@ -117,6 +142,24 @@ std::int64_t kept_of_the_first() {
 TEST_CASE("a slower tier's own policy chooses the records that make room", "[tier][slower_tiers]") {
   CHECK(kept_of_the_first<placed_tier>() == 0);
   CHECK(kept_of_the_first<evicted_by<placed_tier, highest_first>>() == 4);
+}
+
+TEST_CASE("a slower tier gets a record when its copy from the device is done", "[tier][slower_tiers]") {
+  auto config = by_hand();
+  config.write = write_policy::through;
+  auto copies = late_backend::progress{};
+  auto cache = kv_cache<float32, host_tier<>, placed_tier, late_backend>{
+      small_device(4), config, {16}, {places_in(std::make_shared<fake_store>(), 32)}, {}, late_backend{copies}};
+  auto driver = tiered_driver{cache};
+  for (const auto round : {0, 1, 2}) {
+    driver.serve(numbered(13, 100 * round));
+    cache.run_transfers();
+    CHECK(cache.tier(1).written == 3 * round);
+    copies.reached = copies.marks;
+    cache.wait_idle();
+    CHECK(cache.tier(1).written == 3 * round + 3);
+  }
+  driver.check_invariants();
 }
 
 TEST_CASE("a hit does not write again what a slower tier has", "[tier][slower_tiers]") {
