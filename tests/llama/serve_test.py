@@ -25,6 +25,7 @@ except ImportError:
 
 STORE = shutil.which("valkey-server") or shutil.which("redis-server")
 PROGRAM = pathlib.Path(os.environ["PAGEDKV_BUILD_ROOT"]) / "examples" / "llama" / "llama_serve"
+IS_SANITIZED = PROGRAM.exists() and b"__asan_init" in PROGRAM.read_bytes()
 MODEL = SOURCE_ROOT / "examples" / "llama" / "model"
 LONG_CROWD = int(os.environ.get("PAGEDKV_SERVE_REQUESTS", "0"))
 QUESTION = [{"role": "user", "content": "What is a hacker?"}]
@@ -263,6 +264,7 @@ class Departures(Served):
                 self.fail("the server reads on")
 
 
+@unittest.skipIf(IS_SANITIZED, "AddressSanitizer ends a process without memory itself")
 class Failure(Served):
     # Products of several threads take memory in OpenBLAS, which ends the process where there is none.
     environment = {"OPENBLAS_NUM_THREADS": "1"}
@@ -482,6 +484,7 @@ class Start(unittest.TestCase):
             server.communicate()
             self.assertEqual(server.returncode, 0)
 
+    @unittest.skipIf(IS_SANITIZED, "AddressSanitizer needs more than the limit for itself")
     def test_threads_that_cannot_be_had_are_named(self):
         limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
         command = [PROGRAM, "--model", MODEL, "--port", "0", "--connections", "65535"]
