@@ -272,7 +272,8 @@ TEMPLATE_PRODUCT_TEST_CASE("values may be shorter or longer than keys, or the fi
     bool latent;
   };
   for (const auto& [key, value, latent] : {dims{192, 128, false}, dims{40, 96, false}, dims{64, 20, false},
-                                           dims{576, 512, true}, dims{36, 21, true}, dims{32, 32, true}}) {
+                                           dims{576, 512, true}, dims{36, 21, true}, dims{32, 32, true},
+                                           dims{1024, 64, false}, dims{1088, 64, false}}) {
     for (const auto group_size : {1, 3, 20}) {
       CAPTURE(key, value, latent, group_size);
       auto shape = batch_shape{{0, 1, 33, 150}};

@@ -113,7 +113,7 @@ TEST_CASE("blocks that were evicted for a copy are free when it fails", "[group_
   CHECK(cache.fork(first.id));
 }
 
-TEST_CASE("a fork gives back what it shared before a block that all references are used up for", "[group_cache]") {
+TEST_CASE("a fork gives back what it shared before a block whose references are counted to the limit", "[group_cache]") {
   auto config = config_of({test::full});
   config.max_sequences = std::int32_t{block_state::max_count};
   auto cache = group_cache<float32>{config};

@@ -56,7 +56,11 @@ template <class Body>
 bool in_own_process(const Body& body) {
   const auto child = fork();
   if (child == 0) {
-    _exit(body() ? 0 : 1);
+    try {
+      _exit(body() ? 0 : 1);
+    } catch (...) {
+      _exit(1);
+    }
   }
   auto status = 0;
   waitpid(child, &status, 0);
@@ -335,18 +339,18 @@ TEST_CASE("a request that is cancelled before a thread executes it completes, to
   const auto engine = thread_files::create(1).value();
   auto bytes = std::array<std::byte, 8>{};
   const auto next = [&] { return engine->next(std::chrono::steady_clock::now() + std::chrono::minutes{1}); };
-  for (auto i = 0; i < 100; ++i) {
-    engine->start({0, file.number(), 0, bytes});
-    engine->cancel(0);
+  for (std::size_t i = 0; i < 100; ++i) {
+    engine->start({i, file.number(), 0, bytes});
+    engine->cancel(i);
     const auto completion = next();
     REQUIRE(completion);
-    CHECK(completion->slot == 0);
+    CHECK(completion->slot == i);
     CHECK((completion->outcome == std::ssize(bytes) || completion->outcome == -ECANCELED));
     CHECK(!next());
   }
 }
 
-#if !PAGEDKV_UNDER_ADDRESS_SANITIZER  // with it, a process takes more than the limit from the start
+#if !PAGEDKV_UNDER_ADDRESS_SANITIZER && !PAGEDKV_UNDER_THREAD_SANITIZER  // which end a process without memory
 TEST_CASE("without memory for headers, records are not looked for", "[tier]") {
   CHECK(in_own_process([] {
     const auto folder = temporary_folder{};
@@ -354,9 +358,14 @@ TEST_CASE("without memory for headers, records are not looked for", "[tier]") {
     format.text.assign(5'000'000, 'a');
     const auto bytes = bytes_for(format, 1);
     auto tier = basic_file_tier<thread_files>::create({folder.file("a")}, bytes, format, {.queue_depth = 1}).value();
-    const auto limit = rlimit{1'000'000'000, RLIM_INFINITY};
+    auto limit = rlimit{};
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 1'000'000'000);
     if (setrlimit(RLIMIT_AS, &limit) != 0) {
       return false;
+    }
+    if (std::unique_ptr<void, decltype(&std::free)>{std::malloc(1'200'000'000), &std::free} != nullptr) {
+      return true;  // an emulator that knows no limits
     }
     try {
       tier.for_each_record([](auto, const auto&) {});

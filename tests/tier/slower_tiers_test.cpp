@@ -513,7 +513,7 @@ TEST_CASE("what computes faster than it loads is computed", "[tier][slower_tiers
   driver.check_invariants();
 }
 
-TEST_CASE("the speed of a tier is that of its last reads, and a slow one changes it little", "[tier][slower_tiers]") {
+TEST_CASE("a read takes at most a quarter of a tier's known speed, and what is missing none", "[tier][slower_tiers]") {
   using tier_type = detail::slower_tier_of<keyed_tier>;
   const auto store = std::make_shared<fake_store>();
   const auto format = keyed_cache::format_of(small_device(4), "");

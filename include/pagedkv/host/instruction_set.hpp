@@ -11,8 +11,8 @@
 namespace pagedkv::host {
 
 /// The instruction sets that host code is written for, the most portable first; processors that have one have those
-/// before it, too. `avx512_vnni` is AVX-512 with products of int8. `amx` is AVX-512 with the matrix unit, and may be
-/// used only after `obtain_matrix_unit` has returned true.
+/// before it, too. `avx512_vnni` is AVX-512 with sums of products of 16-bit integers, which attention takes for int8.
+/// `amx` is AVX-512 with the matrix unit, and may be used only after `obtain_matrix_unit` has returned true.
 enum class instruction_set : std::uint8_t { portable, avx2, avx512, avx512_vnni, amx };
 
 /// Whether the processor multiplies matrices of bfloat16 and int8, and the system lets this process do so. The first

@@ -67,7 +67,7 @@ class group_table {
   }
   /// The last entries, for the caller to fill in.
   [[nodiscard]] std::span<block_id> last(std::size_t count) noexcept { return std::span{blocks_}.last(count); }
-  /// Removes the last entries, which nobody has seen.
+  /// Removes the last entries, which no kernel was given.
   void withdraw(std::size_t count) noexcept { blocks_.resize(blocks_.size() - count); }
 
   /// Removes the entries from a place on, which is not before the first kept one.

@@ -125,6 +125,7 @@ struct split_bytes {
 };
 
 inline constexpr auto most_steps = 127.0f * 128;
+static_assert(most_steps * 128 * most_dim_for_matrices<int8> < 0x1p31f, "sums of products have 32 bits");
 
 /// Where the steps of queries are among their matrices, in numbers of float32.
 template <int Rows>
