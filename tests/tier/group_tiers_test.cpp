@@ -57,6 +57,15 @@ template <class Cache>
 }
 
 /// Serves other prompts until nothing else is on the device.
+/// With a store behind host memory, whose transfers run when the test says so.
+[[nodiscard]] placed_engine with_store(const cache_config& device, std::int32_t num_host,
+                                       const std::shared_ptr<fake_store>& store, tier_config config = {},
+                                       std::int64_t num_in_store = num_places) {
+  config.threads = false;
+  return placed_engine{device, config, basic_host_tier<host_allocator, lru>{num_host},
+                       std::tuple{placed_tier{store, num_in_store, cache_with<placed_tier>::format_of(device, "")}}};
+}
+
 template <class Engine>
 void fill_device(Engine& on, int first) {
   for (auto i = 0; i < 6; ++i) {
@@ -109,11 +118,7 @@ TEST_CASE("a sequence takes what others compute while it waits for a slow tier",
   for (const auto& [kind, groups] : kinds) {
     CAPTURE(kind);
     const auto store = std::make_shared<fake_store>();
-    auto config = tier_config{};
-    config.threads = false;
-    const auto device = small_device(groups);
-    auto on = placed_engine{device, config, basic_host_tier<host_allocator, lru>{24},
-                            std::tuple{placed_tier{store, num_places, cache_with<placed_tier>::format_of(device, "")}}};
+    auto on = with_store(small_device(groups), 24, store);
     for (const auto first : {0, 1'000, 2'000, 3'000, 4'000, 5'000, 6'000, 7'000}) {
       on.serve(counted(41, first));
       on.cache.wait_idle();
@@ -132,11 +137,7 @@ TEST_CASE("invalidated groups are found in no tier", "[group_cache][tier]") {
   for (const auto& [kind, groups] : kinds) {
     CAPTURE(kind);
     const auto store = std::make_shared<fake_store>();
-    auto config = tier_config{};
-    config.threads = false;
-    const auto device = small_device(groups);
-    auto on = placed_engine{device, config, basic_host_tier<host_allocator, lru>{many_records},
-                            std::tuple{placed_tier{store, num_places, cache_with<placed_tier>::format_of(device, "")}}};
+    auto on = with_store(small_device(groups), many_records, store);
     on.serve(counted(41));
     fill_device(on, 10'000);
     on.cache.wait_idle();
@@ -159,12 +160,10 @@ TEST_CASE("a cache with groups that is made anew finds what was written", "[grou
   for (const auto& [kind, groups] : kinds) {
     CAPTURE(seed, kind, static_cast<int>(chosen.write), chosen.exclusive, chosen.overloaded);
     const auto device = small_device(groups);
-    const auto format = cache_with<placed_tier>::format_of(device, "");
     const auto store = std::make_shared<fake_store>();
     auto left = std::shared_ptr<fake_store>{};
     {
-      auto on = placed_engine{device, config_of(chosen, false), basic_host_tier<host_allocator, lru>{24},
-                              std::tuple{placed_tier{store, num_places, format}}};
+      auto on = with_store(device, 24, store, config_of(chosen, false));
       serve_behind_hot_prompt(on, seed, 60, [&](auto& random) {
         if (!chosen.overloaded) {
           on.cache.wait_idle();
@@ -176,9 +175,7 @@ TEST_CASE("a cache with groups that is made anew finds what was written", "[grou
     }
     const auto num_found = std::ssize(left->records);
     CHECK(num_found > num_hot_blocks);
-    auto on = placed_engine{device, config_of({chosen.write, chosen.exclusive}, false),
-                            basic_host_tier<host_allocator, lru>{many_records},
-                            std::tuple{placed_tier{left, num_places, format}}};
+    auto on = with_store(device, many_records, left, config_of({chosen.write, chosen.exclusive}, false));
     check_restart(on.cache, on, num_found, chosen, 0);
   }
 }
@@ -213,13 +210,7 @@ TEST_CASE("hits on groups are counted anew where nodes get other contents", "[gr
 }
 
 TEST_CASE("what a slower tier has of groups is not copied again with what continues it", "[group_cache][tier]") {
-  auto config = tier_config{};
-  config.threads = false;
-  config.exclusive = true;
-  const auto device = small_device({full});
-  const auto format = cache_with<placed_tier>::format_of(device, "");
-  auto on = placed_engine{device, config, basic_host_tier<host_allocator, lru>{many_records},
-                          std::tuple{placed_tier{std::make_shared<fake_store>(), num_places, format}}};
+  auto on = with_store(small_device({full}), many_records, std::make_shared<fake_store>(), {.exclusive = true});
   on.serve(counted(41));
   fill_device(on, 10'000);
   on.cache.wait_idle();
@@ -237,14 +228,9 @@ TEST_CASE("what a slower tier has of groups is not copied again with what contin
 }
 
 TEST_CASE("chains of groups lose their tails first in a slower tier", "[group_cache][tier][restart]") {
-  auto config = tier_config{};
-  config.threads = false;
-  config.write = write_policy::through;
-  const auto device = config_of({full});
   const auto store = std::make_shared<fake_store>();
   const auto open = [&] {
-    return placed_engine{device, config, basic_host_tier<host_allocator, lru>{many_records},
-                         std::tuple{placed_tier{store, 14, cache_with<placed_tier>::format_of(device, "")}}};
+    return with_store(config_of({full}), many_records, store, {.write = write_policy::through}, 14);
   };
   {
     auto on = open();
