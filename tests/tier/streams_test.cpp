@@ -344,10 +344,18 @@ TEMPLATE_TEST_CASE("what comes from a slower tier is copied on the stream that s
   for (const auto first : {0, 1000, 2000, 3000}) {
     play(first);
   }
-  const auto prompt = numbers(0, 20);
+  const auto prompt = numbers(0, 13);
   auto tracker = request_tracker{cache};
-  const auto made = on.made_by("submit", [&](int s) { return tracker.submit(prompt, {}, s); });
-  CHECK(made.num_loading_tokens == 16);
+  const auto submit = [&](int s) { return tracker.submit(prompt, {}, s); };
+  const auto first = on.made_by("submit", submit);
+  const auto second = on.made_by("submit", submit);
+  CHECK(first.num_loading_tokens == 12);
+  CHECK(second.num_loading_tokens == 12);
   cache.run_transfers();
-  CHECK(on.copies("settle", [&](int s) { return cache.settle(made.sequence, s); }) == 16);
+  CHECK(on.copies("settle", [&](int s) { return cache.settle(first.sequence, s); }) == 12);
+  // It shares the first one's blocks, whose copies may be under way on that one's stream.
+  const auto num_calls = log.calls.size();
+  CHECK(on.made_by("settle", [&](int s) { return cache.settle(second.sequence, s); }) == 12);
+  REQUIRE(log.calls.size() > num_calls);
+  CHECK(log.calls[num_calls].first == "wait");
 }
