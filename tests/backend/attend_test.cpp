@@ -14,6 +14,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <concepts>
 #include <limits>
 #include <random>
 #include <string>
@@ -274,6 +275,10 @@ TEMPLATE_PRODUCT_TEST_CASE("values may be shorter or longer than keys, or the fi
   for (const auto& [key, value, latent] : {dims{192, 128, false}, dims{40, 96, false}, dims{64, 20, false},
                                            dims{576, 512, true}, dims{36, 21, true}, dims{32, 32, true},
                                            dims{1024, 64, false}, dims{1088, 64, false}}) {
+    // On both sides of the longest keys whose products are summed as integers.
+    if (key > 1000 && !std::same_as<typename attention_under_test<TestType>::element_type, int8>) {
+      continue;
+    }
     for (const auto group_size : {1, 3, 20}) {
       CAPTURE(key, value, latent, group_size);
       auto shape = batch_shape{{0, 1, 33, 150}};
