@@ -12,7 +12,7 @@
 // Times are the best of many repetitions; `ratio` is that of one call for the batch over that of single calls, both
 // from this run.
 
-namespace {
+namespace append_batch_bench {
 
 using namespace pagedkv;
 
@@ -94,4 +94,4 @@ void decode_step(benchmark::State& state) {
 BENCHMARK(decode_step<single_thread>)->Iterations(1);
 BENCHMARK(decode_step<rw_lock>)->Iterations(1);
 
-}  // namespace
+}  // namespace append_batch_bench

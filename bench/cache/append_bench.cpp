@@ -13,7 +13,7 @@
 
 // Times are the best of many repetitions; `ratio` is pagedkv's time over the baseline's, both from this run.
 
-namespace {
+namespace append_bench {
 
 using namespace pagedkv;
 
@@ -191,4 +191,4 @@ void create_and_release(benchmark::State& state) {
 }
 BENCHMARK(create_and_release)->Iterations(1);
 
-}  // namespace
+}  // namespace append_bench

@@ -12,7 +12,7 @@
 // Times are the best of many repetitions; `ratio` is the time of an update over that of building the batch anew, both
 // from this run.
 
-namespace {
+namespace batch_bench {
 
 using namespace pagedkv;
 
@@ -57,4 +57,4 @@ void update_batch(benchmark::State& state) {
 BENCHMARK(update_batch<padded_batch>)->Iterations(1);
 BENCHMARK(update_batch<compressed_batch>)->Iterations(1);
 
-}  // namespace
+}  // namespace batch_bench

@@ -22,7 +22,7 @@
 // Costs of groups and tiers where a model does not need them: one group of full attention, and a host tier to which
 // nothing is written, or what is evicted, beside the plain cache. All take the same requests in turns.
 
-namespace {
+namespace kinds_bench {
 
 using namespace pagedkv;
 using plain = kv_cache<float16>;
@@ -179,4 +179,4 @@ void metadata_by_kind(benchmark::State& state) {
 }
 BENCHMARK(metadata_by_kind)->Iterations(1);
 
-}  // namespace
+}  // namespace kinds_bench

@@ -19,7 +19,7 @@
 // Look-ups of a prompt of 131,072 tokens, all of it cached, where blocks lie and branch in several ways. Times are the
 // best of many repetitions; ratios are times over that of only hashing the blocks, all from this run.
 
-namespace {
+namespace long_prompt_bench {
 
 using namespace pagedkv;
 
@@ -207,4 +207,4 @@ void look_up_new_prompt(benchmark::State& state) {
 BENCHMARK(look_up_new_prompt<kv_cache<single_thread>>)->Iterations(1);
 BENCHMARK(look_up_new_prompt<kv_cache<lock_free, clock_sweep>>)->Iterations(1);
 
-}  // namespace
+}  // namespace long_prompt_bench

@@ -14,7 +14,7 @@
 
 // Times are the best of many repetitions; `ratio` is the time over that of only hashing the blocks, both from this run.
 
-namespace {
+namespace prefix_bench {
 
 using namespace pagedkv;
 
@@ -136,4 +136,4 @@ BENCHMARK(replace_cached_blocks)
     ->ArgsProduct({{16, 512}, {1, 10}})
     ->Iterations(1);
 
-}  // namespace
+}  // namespace prefix_bench

@@ -21,7 +21,7 @@
 // token, release. The pool has a tenth of the distinct blocks, so nearly all of them are evicted and replaced. `ratio`
 // is the time of a request over that of only hashing its prompt, both from this run.
 
-namespace {
+namespace request_bench {
 
 using namespace pagedkv;
 using seconds = std::chrono::duration<double>;
@@ -115,4 +115,4 @@ BENCHMARK(serve_requests<rw_lock, lru>)->Unit(benchmark::kMillisecond);
 BENCHMARK(serve_requests<sharded_mutex, lru>)->Unit(benchmark::kMillisecond);
 BENCHMARK(serve_requests<lock_free, clock_sweep>)->Unit(benchmark::kMillisecond);
 
-}  // namespace
+}  // namespace request_bench

@@ -23,7 +23,7 @@
 // A pool of 8 GiB that grows or shrinks by 1 GiB. Times are the best of several; `own` is the caller's time beyond the
 // allocator's calls of the system. No K/V is touched or moved: that takes the time of a copy.
 
-namespace {
+namespace resize_bench {
 
 using namespace pagedkv;
 
@@ -176,4 +176,4 @@ const auto registered_groups = bench::register_over(
       each->ArgNames({"model", "cached"})->ArgsProduct({{0, 1}, {0, 1}})->Iterations(1)->Unit(benchmark::kMicrosecond);
     });
 
-}  // namespace
+}  // namespace resize_bench

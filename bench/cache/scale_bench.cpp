@@ -15,7 +15,7 @@
 // Costs by size, of caches that have served for long: every block of a pool has been replaced twenty times. The time is that
 // of one block of a prompt, of one sequence, or of one token of a prompt; it should not grow with the size.
 
-namespace {
+namespace scale_bench {
 
 using namespace pagedkv;
 using cache_type = kv_cache<float16>;
@@ -219,4 +219,4 @@ void over_tokens(benchmark::internal::Benchmark* which) {
 BENCHMARK(hit_by_tokens)->Apply(over_tokens);
 BENCHMARK(compute_by_tokens)->Apply(over_tokens);
 
-}  // namespace
+}  // namespace scale_bench

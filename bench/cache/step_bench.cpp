@@ -14,7 +14,7 @@
 
 // Times are the best of many repetitions.
 
-namespace {
+namespace step_bench {
 
 using namespace pagedkv;
 
@@ -71,4 +71,4 @@ void gain_of_releasing(benchmark::State& state) {
 }
 BENCHMARK(gain_of_releasing)->Arg(1)->Arg(8)->Iterations(1);
 
-}  // namespace
+}  // namespace step_bench

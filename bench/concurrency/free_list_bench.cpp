@@ -24,7 +24,7 @@ using namespace pagedkv;
 using namespace pagedkv::bench;
 
 // The capacity of Boost.Lockfree, less the node with which its queue begins.
-constexpr auto num_blocks = std::int32_t{65'534};
+constexpr auto num_listed = std::int32_t{65'534};
 
 /// The free list of a locking policy, with the mutex that the policy's cache would hold.
 template <locking Locking>
@@ -112,7 +112,7 @@ template <class List, std::size_t Depth>
 void pop_and_push(benchmark::State& state) {
   static auto list = std::unique_ptr<List>{};
   if (state.thread_index() == 0) {
-    list = std::make_unique<List>(num_blocks);
+    list = std::make_unique<List>(num_listed);
   }
   auto held = std::array<block_id, Depth>{};
   auto score = scoreboard{state, "pop and push " + std::to_string(Depth), List::name};

@@ -14,7 +14,7 @@ namespace {
 using namespace pagedkv;
 using namespace pagedkv::bench;
 
-constexpr auto num_blocks = 8'192;
+constexpr auto num_in_pool = 8'192;
 constexpr auto num_prompts = std::size_t{2'048};  // many times the pool's capacity
 constexpr auto num_answer_tokens = 64;
 
@@ -42,7 +42,7 @@ void serve(benchmark::State& state) {
   static const auto prompts = make_prompts();
   static auto cache = std::unique_ptr<cache_under<Locking>>{};
   if (state.thread_index() == 0) {
-    cache = std::make_unique<cache_under<Locking>>(config_of(num_blocks));
+    cache = std::make_unique<cache_under<Locking>>(config_of(num_in_pool));
   }
   auto next = num_prompts / 16 * static_cast<std::size_t>(state.thread_index());
   auto score = scoreboard{state, "serve", Locking::name};

@@ -18,7 +18,7 @@ using namespace pagedkv;
 using namespace pagedkv::bench;
 
 constexpr auto blocks_per_thread = std::size_t{64};
-constexpr auto num_blocks = 16 * blocks_per_thread;
+constexpr auto num_counted = 16 * blocks_per_thread;
 
 struct no_chains {
   [[nodiscard]] bool has_children(block_id) const noexcept { return false; }
@@ -38,9 +38,9 @@ void reference(benchmark::State& state) {
   static auto mutex = std::unique_ptr<typename Locking::cache_mutex>{};
   static auto blocks = std::vector<block_id>{};
   if (state.thread_index() == 0) {
-    pool = std::make_unique<pool_type>(static_cast<std::int32_t>(num_blocks));
+    pool = std::make_unique<pool_type>(static_cast<std::int32_t>(num_counted));
     mutex = std::make_unique<typename Locking::cache_mutex>();
-    blocks.resize(num_blocks);
+    blocks.resize(num_counted);
     auto chains = no_chains{};
     auto num_evicted = std::int64_t{0};
     if (!pool->allocate(blocks, chains, timestamp{0}, num_evicted)) {

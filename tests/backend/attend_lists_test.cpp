@@ -19,7 +19,7 @@ using namespace pagedkv::test;
 
 namespace {
 
-constexpr auto infinity = std::numeric_limits<float>::infinity();
+constexpr auto float_infinity = std::numeric_limits<float>::infinity();
 
 template <class Element>
 using nhd = in_nhd_layer_major<Element>;
@@ -44,7 +44,7 @@ TEMPLATE_TEST_CASE("attention on the host over the blocks of lists agrees with i
   CAPTURE(seed);
   auto random = std::mt19937{seed};
   const auto slopes = std::vector{0.5f, 0.25f, 0.125f, 0.0f, -0.01f, 1.0f, 0.1f, 0.2f};
-  const auto sinks = std::vector{-3.0f, 0.0f, 2.0f, 9.0f, -infinity, 0.5f, 1.0f, 1.0f};
+  const auto sinks = std::vector{-3.0f, 0.0f, 2.0f, 9.0f, -float_infinity, 0.5f, 1.0f, 1.0f};
   for (const auto kind : {listed_blocks::of_rows, listed_blocks::of_heads}) {
     for (const auto group_size : {1, 4, 20}) {
       for (const auto block_size : {5, 16, 128}) {
@@ -54,7 +54,7 @@ TEMPLATE_TEST_CASE("attention on the host over the blocks of lists agrees with i
         auto attention = attention_under_test<TestType>{shape, random};
         check_against_reference(attention);
         CHECK(attention.output_at(3, 0, 0) == 0);
-        CHECK(attention.log_sum_exp(3, 0) == -infinity);
+        CHECK(attention.log_sum_exp(3, 0) == -float_infinity);
       }
     }
     auto shape = make_readers(kind, 4);
@@ -63,7 +63,7 @@ TEMPLATE_TEST_CASE("attention on the host over the blocks of lists agrees with i
     check_against_reference(several);
     check_against_reference(several, {0.2f, 10, 0, slopes.data(), sinks.data()});
     check_against_reference(several, {0, 0, 300, nullptr, sinks.data()});
-    CHECK(several.log_sum_exp(7, 3) == -infinity);  // an empty list, with a sink
+    CHECK(several.log_sum_exp(7, 3) == -float_infinity);  // an empty list, with a sink
     shape.queries = std::vector<std::int32_t>{1, 1, 5, 2, 32, 3};
     shape.tree = true;
     auto trees = attention_under_test<TestType>{shape, random};

@@ -20,7 +20,7 @@ using namespace pagedkv::test;
 
 namespace {
 
-constexpr auto stream = host_backend::stream{};
+constexpr auto default_stream = host_backend::stream{};
 
 using contents = std::vector<std::byte>;
 
@@ -76,11 +76,11 @@ TEMPLATE_TEST_CASE("copied blocks are equal in every layer, scales included", "[
   fill(storage, random);
   const auto before = blocks_of(storage);
   const auto pairs = std::vector<block_pair>{{0, 6}, {0, 3}, {5, 1}};
-  REQUIRE(host_backend{}.copy_blocks(storage.view(), pairs, stream));
+  REQUIRE(host_backend{}.copy_blocks(storage.view(), pairs, default_stream));
   CHECK(blocks_of(storage) == moved(before, pairs));
-  REQUIRE(host_backend{}.copy_blocks(storage.view(), {}, stream));
+  REQUIRE(host_backend{}.copy_blocks(storage.view(), {}, default_stream));
   CHECK(blocks_of(storage) == moved(before, pairs));
-  CHECK(host_backend{}.synchronize(stream));
+  CHECK(host_backend{}.synchronize(default_stream));
 }
 
 TEMPLATE_TEST_CASE("moves behave as if all blocks were read first", "[backend]", in_nhd_layer_major<int8>,
@@ -101,7 +101,7 @@ TEMPLATE_TEST_CASE("moves behave as if all blocks were read first", "[backend]",
     auto storage = TestType{small_config(5)};
     fill(storage, random);
     const auto before = blocks_of(storage);
-    REQUIRE(host_backend{}.move_blocks(storage.view(), pairs, stream));
+    REQUIRE(host_backend{}.move_blocks(storage.view(), pairs, default_stream));
     CHECK(blocks_of(storage) == moved(before, pairs));
   }
 }
@@ -128,7 +128,7 @@ TEMPLATE_TEST_CASE("random moves behave as if all blocks were read first", "[bac
     }
     const auto before = blocks_of(storage);
     CAPTURE(round, num_blocks, count);
-    REQUIRE(host_backend{}.move_blocks(storage.view(), pairs, stream));
+    REQUIRE(host_backend{}.move_blocks(storage.view(), pairs, default_stream));
     REQUIRE(blocks_of(storage) == moved(before, pairs));
   }
 }
@@ -150,8 +150,8 @@ TEST_CASE("bad pairs are refused by name before anything is written", "[backend]
                             {{0, lowest}, "destination block", lowest}};
   for (const auto& [pair, subject, value] : calls) {
     const auto pairs = std::vector<block_pair>{{1, 2}, pair};
-    for (const auto& outcome : {host_backend{}.copy_blocks(storage.view(), pairs, stream),
-                                host_backend{}.move_blocks(storage.view(), pairs, stream)}) {
+    for (const auto& outcome : {host_backend{}.copy_blocks(storage.view(), pairs, default_stream),
+                                host_backend{}.move_blocks(storage.view(), pairs, default_stream)}) {
       REQUIRE_FALSE(outcome);
       CHECK(outcome.error().code == error_code::invalid_argument);
       CHECK(outcome.error().subject == std::string{subject});
@@ -160,7 +160,7 @@ TEST_CASE("bad pairs are refused by name before anything is written", "[backend]
     }
   }
   const auto twice =
-      host_backend{}.move_blocks(storage.view(), std::vector<block_pair>{{1, 4}, {2, 3}, {0, 4}}, stream);
+      host_backend{}.move_blocks(storage.view(), std::vector<block_pair>{{1, 4}, {2, 3}, {0, 4}}, default_stream);
   CHECK(said(twice) == invalid("destination block of two moves is 4"));
   const auto smaller = in_hnd_block_major<int8>{small_config(2)};
   const auto unlike = host::copy_blocks(storage.view(), smaller.view(), std::vector<block_pair>{{1, 1}});
@@ -178,7 +178,7 @@ TEST_CASE("moves without working memory fail as a value and change nothing", "[b
   const auto pairs = std::vector<block_pair>{{0, 1}, {1, 0}, {2, 3}};
   for (auto fail_at = 0;; ++fail_at) {
     fail_allocations_after(fail_at);
-    const auto outcome = host_backend{}.move_blocks(storage.view(), pairs, stream);
+    const auto outcome = host_backend{}.move_blocks(storage.view(), pairs, default_stream);
     fail_allocations_after(-1);
     if (outcome) {
       CHECK(fail_at > 0);

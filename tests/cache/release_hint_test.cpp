@@ -13,12 +13,12 @@ using namespace pagedkv;
 namespace {
 
 /// An order that remembers what it was told.
-class recording_lru : public lru {
+class listening_lru : public lru {
  public:
-  static constexpr std::string_view name = "recording_lru";
+  static constexpr std::string_view name = "listening_lru";
   inline static std::vector<block_release> told;
 
-  explicit recording_lru(std::int32_t num_blocks) : lru(num_blocks) {
+  explicit listening_lru(std::int32_t num_blocks) : lru(num_blocks) {
     told.clear();
     told.reserve(100);
   }
@@ -29,7 +29,7 @@ class recording_lru : public lru {
   }
 };
 
-using recording_cache = kv_cache<float32, recording_lru>;
+using listening_cache = kv_cache<float32, listening_lru>;
 
 constexpr auto small_pool = cache_config{.block_size = 4, .num_blocks = 16, .head_dim = 1};
 
@@ -41,7 +41,7 @@ std::vector<token> tokens_below(token end) {
   return tokens;
 }
 
-sequence_id serve(recording_cache& cache, std::span<const token> tokens, const sequence_options& options = {}) {
+sequence_id serve(listening_cache& cache, std::span<const token> tokens, const sequence_options& options = {}) {
   const auto id = cache.create_sequence(tokens, options).value().id;
   cache.commit(id, static_cast<std::int64_t>(tokens.size())).value();
   return id;
@@ -49,18 +49,18 @@ sequence_id serve(recording_cache& cache, std::span<const token> tokens, const s
 
 /// By depth, of the blocks released since the last call.
 std::vector<bool> ended_blocks() {
-  auto ended = std::vector<bool>(recording_lru::told.size());
-  for (const auto& release : recording_lru::told) {
+  auto ended = std::vector<bool>(listening_lru::told.size());
+  for (const auto& release : listening_lru::told) {
     ended.at(release.depth) = release.ended;
   }
-  recording_lru::told.clear();
+  listening_lru::told.clear();
   return ended;
 }
 
 }  // namespace
 
 TEST_CASE("a hint says of which blocks nothing is to come", "[cache]") {
-  auto cache = recording_cache{small_pool};
+  auto cache = listening_cache{small_pool};
   const auto prompt = tokens_below(16);
   cache.release(serve(cache, std::span{prompt}.first(9))).value();
   CHECK(ended_blocks() == std::vector{false, false});
@@ -71,27 +71,27 @@ TEST_CASE("a hint says of which blocks nothing is to come", "[cache]") {
 }
 
 TEST_CASE("a complete branch ends after the block where it was forked", "[cache]") {
-  auto cache = recording_cache{small_pool};
+  auto cache = listening_cache{small_pool};
   const auto trunk = serve(cache, tokens_below(8));
   const auto branch = cache.fork(trunk).value();
   cache.append(branch, tokens_below(4)).value();
   cache.commit(branch, 12).value();
   cache.release(trunk).value();
-  CHECK(recording_lru::told.empty());
+  CHECK(listening_lru::told.empty());
   cache.release(branch, {.branch_complete = true}).value();
   CHECK(ended_blocks() == std::vector{false, false, true});
 }
 
 TEST_CASE("an expected return and the last cached block reach the policy", "[cache]") {
-  auto cache = recording_cache{small_pool};
+  auto cache = listening_cache{small_pool};
   const auto prompt = tokens_below(16);
   cache.release(serve(cache, std::span{prompt}.first(9), {.expected_return = 5})).value();
-  CHECK(recording_lru::told.back().expected_return == 5);
-  CHECK(recording_lru::told.back().last_cached == no_block);
+  CHECK(listening_lru::told.back().expected_return == 5);
+  CHECK(listening_lru::told.back().last_cached == no_block);
   const auto id = serve(cache, prompt, {.expected_return = 5});
   cache.release(id, {.expected_return = 7}).value();
-  CHECK(recording_lru::told.back().expected_return == 7);
-  const auto& first_child = recording_lru::told[recording_lru::told.size() - 3];
+  CHECK(listening_lru::told.back().expected_return == 7);
+  const auto& first_child = listening_lru::told[listening_lru::told.size() - 3];
   CHECK(first_child.depth == 2);
   CHECK(first_child.last_cached == first_child.parent);
   CHECK(!cache.create_sequence(prompt, {.expected_return = -1}));

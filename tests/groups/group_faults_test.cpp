@@ -21,11 +21,6 @@ using namespace pagedkv::test;
 
 namespace {
 
-constexpr auto full = group_config{.num_layers = 2, .key_dim = 6, .value_dim = 6};
-constexpr auto window =
-    group_config{.kind = group_kind::window, .num_layers = 5, .key_dim = 6, .value_dim = 6, .window = 7};
-constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 2, .num_kv_heads = 3, .state_bytes = 300};
-
 cache_config usable(std::int32_t num_blocks = 100) {
   auto config = cache_config{.block_size = 4, .num_blocks = num_blocks, .max_sequences = 64};
   config.hash_seed = 1;
@@ -114,7 +109,7 @@ TEST_CASE("blocks that were evicted for a copy are free when it fails", "[group_
 }
 
 TEST_CASE("a fork gives back what it shared before a block whose references are counted to the limit", "[group_cache]") {
-  auto config = config_of({test::full});
+  auto config = config_of({full});
   config.max_sequences = std::int32_t{block_state::max_count};
   auto cache = group_cache<float32>{config};
   const auto other = cache.create_sequence(counted(4)).value().id;

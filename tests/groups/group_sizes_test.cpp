@@ -20,14 +20,14 @@ using namespace pagedkv::test;
 
 namespace {
 
-struct counted_events {
+struct stored_and_evicted {
   static constexpr auto kinds = event_kinds{event_kind::stored, event_kind::evicted};
   std::shared_ptr<std::map<event_kind, std::int64_t>> counts = std::make_shared<std::map<event_kind, std::int64_t>>();
 
   void emit(const cache_event& event) noexcept { ++(*counts)[event.kind]; }
 };
 
-using sized = engine<group_cache<float32, rw_lock, small_granules, counted_events>>;
+using sized = engine<group_cache<float32, rw_lock, small_granules, stored_and_evicted>>;
 
 cache_config growing(const group_list& groups, std::int32_t num_blocks, std::int32_t max_blocks) {
   auto config = config_of(groups, num_blocks);

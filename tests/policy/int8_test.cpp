@@ -8,7 +8,7 @@ using namespace pagedkv::test;
 namespace {
 
 constexpr auto smallest_normal = std::numeric_limits<float>::min();
-constexpr auto infinity = std::numeric_limits<float>::infinity();
+constexpr auto float_infinity = std::numeric_limits<float>::infinity();
 
 struct encoded {
   std::vector<std::int8_t> stored;
@@ -46,8 +46,8 @@ TEST_CASE("halfway cases are rounded to even", "[int8]") {
     const auto even = n % 2 == 0 ? n : n + 1;
     for (const auto scale : {1.0f, 0.25f, 1024.0f}) {
       CHECK(int8::encode(halfway * scale, scale) == even);
-      CHECK(int8::encode(std::nextafter(halfway, -infinity) * scale, scale) == n);
-      CHECK(int8::encode(std::nextafter(halfway, infinity) * scale, scale) == n + 1);
+      CHECK(int8::encode(std::nextafter(halfway, -float_infinity) * scale, scale) == n);
+      CHECK(int8::encode(std::nextafter(halfway, float_infinity) * scale, scale) == n + 1);
     }
   }
 }
@@ -96,7 +96,7 @@ TEST_CASE("subnormal rows are within half of the smallest scale", "[int8]") {
 }
 
 TEST_CASE("a NaN or an infinity makes its whole row NaN", "[int8]") {
-  for (const auto special : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN(),
+  for (const auto special : {float_infinity, -float_infinity, std::numeric_limits<float>::quiet_NaN(),
                              -std::numeric_limits<float>::quiet_NaN(), __builtin_bit_cast(float, 0x7f800001u)}) {
     const auto row = std::vector{1.0f, special, -2.0f, 0.0f};
     CHECK(std::isnan(encode(row).scale));

@@ -30,7 +30,7 @@ cache_config small(std::int32_t num_blocks = 8) {
   return config;
 }
 
-std::vector<token> text(std::int64_t num_tokens, token first = 0) {
+std::vector<token> prompt_of(std::int64_t num_tokens, token first = 0) {
   auto tokens = std::vector<token>(static_cast<std::size_t>(num_tokens));
   std::iota(tokens.begin(), tokens.end(), first);
   return tokens;
@@ -49,7 +49,7 @@ void expect_sound(execution& e, Cache& cache) {
 void append_beside_a_hit(execution& e) {
   auto cache = cache_type{small()};
   const auto num_tokens = 2 * cache.plan().groups[0].block_size;
-  const auto prompt = text(num_tokens);
+  const auto prompt = prompt_of(num_tokens);
   const auto first = cache.create_sequence(prompt).value().id;
   cache.commit(first, num_tokens).value();
   cache.truncate(first, num_tokens - 1).value();
@@ -78,7 +78,7 @@ template <class Locking>
 void appends_to_a_shared_block(execution& e) {
   auto cache = cache_of<Locking>{small()};
   const auto num_tokens = cache.plan().groups[0].block_size - 1;
-  const auto first = cache.create_sequence(text(num_tokens)).value().id;
+  const auto first = cache.create_sequence(prompt_of(num_tokens)).value().id;
   cache.commit(first, num_tokens).value();
   const auto second = cache.fork(first).value();
   for (const auto id : {first, second}) {
@@ -94,8 +94,8 @@ template <class Locking>
 void appends_take_the_last_block(execution& e) {
   auto cache = cache_of<Locking>{small(3)};
   const auto num_tokens = cache.plan().groups[0].block_size;
-  const auto ids = std::array{cache.create_sequence(text(num_tokens)).value().id,
-                              cache.create_sequence(text(num_tokens, 100)).value().id};
+  const auto ids = std::array{cache.create_sequence(prompt_of(num_tokens)).value().id,
+                              cache.create_sequence(prompt_of(num_tokens, 100)).value().id};
   auto num_done = 0;
   for (const auto id : ids) {
     e.spawn([&, id] {
@@ -114,17 +114,17 @@ template <class Locking>
 void appends_evict(execution& e) {
   auto cache = cache_of<Locking>{small(6)};
   const auto num_tokens = cache.plan().groups[0].block_size;
-  const auto left = cache.create_sequence(text(4 * num_tokens, 200)).value().id;
+  const auto left = cache.create_sequence(prompt_of(4 * num_tokens, 200)).value().id;
   cache.commit(left, 4 * num_tokens).value();
   cache.release(left).value();
-  const auto ids = std::array{cache.create_sequence(text(num_tokens)).value().id,
-                              cache.create_sequence(text(num_tokens, 100)).value().id};
+  const auto ids = std::array{cache.create_sequence(prompt_of(num_tokens)).value().id,
+                              cache.create_sequence(prompt_of(num_tokens, 100)).value().id};
   for (const auto id : ids) {
     e.spawn([&, id] { e.expect(cache.append(id, token{7}).has_value(), "an append is refused though blocks are cached"); });
   }
   e.run();
   e.expect(cache.statistics().evictions == 2, "two appends did not evict two blocks");
-  e.expect(cache.find_prefix(text(4 * num_tokens, 200)) == 2 * num_tokens, "a chain was not evicted from its end");
+  e.expect(cache.find_prefix(prompt_of(4 * num_tokens, 200)) == 2 * num_tokens, "a chain was not evicted from its end");
   expect_sound(e, cache);
 }
 

@@ -28,7 +28,7 @@ void run_and_check(execution& e, Blocks& blocks) {
   e.expect(scheduled_policy::num_violations() == 0, "the policy is not called as agreed");
 }
 
-void hit_races_eviction(execution& e) {
+void hit_races_eviction_of_shard(execution& e) {
   auto blocks = scheduled_blocks<>{1};
   e.spawn([&] {
     if (blocks.hit(block_id{0})) {
@@ -45,7 +45,7 @@ void hit_races_eviction(execution& e) {
 
 /// The hitter may act between the release and its report, and keeps the block.
 template <bool SecondLook>
-void hit_races_release(execution& e) {
+void hit_races_release_in_shard(execution& e) {
   auto blocks = scheduled_blocks<SecondLook>{1};
   e.expect(blocks.hit(block_id{0}), "an idle block cannot be hit");
   e.spawn([&] { blocks.let_go(block_id{0}); });
@@ -77,14 +77,14 @@ void evictors_race(execution& e) {
 TEST_CASE("an order in shards lists the unreferenced blocks under every schedule of two threads",
           "[sharded_order][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 4}, bounds{.preemptions = 2, .surprises = 1});
-  for (const auto& body : {scenario{hit_races_eviction}, scenario{hit_races_release<true>},
+  for (const auto& body : {scenario{hit_races_eviction_of_shard}, scenario{hit_races_release_in_shard<true>},
                            scenario{release_races_what_forgets<true>}, scenario{evictors_race}}) {
     const auto found = explorer{limits}.exhaustive(body);
     CAPTURE(found.failure, found.schedule, found.schedules, limits.preemptions, limits.surprises);
     CHECK(found.failure.empty());
     CHECK(found.complete);
   }
-  CHECK_FALSE(explorer{limits}.exhaustive(hit_races_release<false>).failure.empty());
+  CHECK_FALSE(explorer{limits}.exhaustive(hit_races_release_in_shard<false>).failure.empty());
   CHECK_FALSE(explorer{limits}.exhaustive(release_races_what_forgets<false>).failure.empty());
 }
 

@@ -28,12 +28,12 @@ request_options ranked(std::uint8_t priority) {
 }
 
 /// The operation of the thread that will be stopped, on a request that other threads also know.
-struct stopped_operation {
+struct stopped_request {
   const char* name;
   std::function<void(cache_under_test&, tracker_under_test&, const submission&)> run;
 };
 
-std::vector<stopped_operation> operations() {
+std::vector<stopped_request> operations() {
   return {
       {"submit",
        [](cache_under_test&, tracker_under_test& tracker, const submission&) { ignore(tracker.submit(text(3, 40))); }},

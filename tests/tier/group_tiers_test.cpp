@@ -35,7 +35,7 @@ constexpr auto num_places = std::int32_t{1024};
 constexpr auto many_records = std::int32_t{1024};
 
 /// A device on which few prompts have room.
-[[nodiscard]] cache_config small_device(const group_list& groups) {
+[[nodiscard]] cache_config device_with(const group_list& groups) {
   auto config = config_of(groups, 1);
   const auto plan = plan_memory(groups, size_of_element<float32>, config.block_size).value();
   config.num_blocks = 0;
@@ -78,7 +78,7 @@ void fill_device(Engine& on, int first) {
 TEST_CASE("what every kind of group lost is found in host memory", "[group_cache][tier]") {
   for (const auto& [kind, groups] : kinds) {
     CAPTURE(kind);
-    auto on = host_engine{small_device(groups), tier_config{}, basic_host_tier<host_allocator, lru>{many_records}};
+    auto on = host_engine{device_with(groups), tier_config{}, basic_host_tier<host_allocator, lru>{many_records}};
     CHECK(on.serve(counted(41)) == 0);
     fill_device(on, 10'000);
     CHECK(on.cache.find_prefix(counted(41)) < 40);
@@ -91,7 +91,7 @@ TEST_CASE("what every kind of group lost is found in host memory", "[group_cache
 
 TEST_CASE("windows keep in tiers what the next token reads", "[group_cache][tier]") {
   auto on =
-      host_engine{small_device({full, window}), tier_config{}, basic_host_tier<host_allocator, lru>{many_records}};
+      host_engine{device_with({full, window}), tier_config{}, basic_host_tier<host_allocator, lru>{many_records}};
   on.serve(counted(41));
   fill_device(on, 10'000);
   const auto before = on.cache.tier(0).num_records;
@@ -102,7 +102,7 @@ TEST_CASE("windows keep in tiers what the next token reads", "[group_cache][tier
 }
 
 TEST_CASE("what tiers have is used up to the last saved state", "[group_cache][tier]") {
-  auto on = host_engine{small_device({full, state}), tier_config{}, basic_host_tier<host_allocator, lru>{many_records}};
+  auto on = host_engine{device_with({full, state}), tier_config{}, basic_host_tier<host_allocator, lru>{many_records}};
   const auto answered = on.hold(counted(22));
   REQUIRE(on.append(answered, counted(19, 22)));
   on.compute(answered);
@@ -118,7 +118,7 @@ TEST_CASE("a sequence takes what others compute while it waits for a slow tier",
   for (const auto& [kind, groups] : kinds) {
     CAPTURE(kind);
     const auto store = std::make_shared<fake_store>();
-    auto on = with_store(small_device(groups), 24, store);
+    auto on = with_store(device_with(groups), 24, store);
     for (const auto first : {0, 1'000, 2'000, 3'000, 4'000, 5'000, 6'000, 7'000}) {
       on.serve(counted(41, first));
       on.cache.wait_idle();
@@ -137,7 +137,7 @@ TEST_CASE("invalidated groups are found in no tier", "[group_cache][tier]") {
   for (const auto& [kind, groups] : kinds) {
     CAPTURE(kind);
     const auto store = std::make_shared<fake_store>();
-    auto on = with_store(small_device(groups), many_records, store);
+    auto on = with_store(device_with(groups), many_records, store);
     on.serve(counted(41));
     fill_device(on, 10'000);
     on.cache.wait_idle();
@@ -159,7 +159,7 @@ TEST_CASE("a cache with groups that is made anew finds what was written", "[grou
   const auto chosen = any_plan();
   for (const auto& [kind, groups] : kinds) {
     CAPTURE(seed, kind, static_cast<int>(chosen.write), chosen.exclusive, chosen.overloaded);
-    const auto device = small_device(groups);
+    const auto device = device_with(groups);
     const auto store = std::make_shared<fake_store>();
     auto left = std::shared_ptr<fake_store>{};
     {
@@ -197,7 +197,7 @@ TEST_CASE("what a batch commits is written through", "[group_cache][tier]") {
 TEST_CASE("hits on groups are counted anew where nodes get other contents", "[group_cache][tier]") {
   auto config = tier_config{};
   config.write = write_policy::through_hits;
-  auto on = host_engine{small_device({full, window}), config, basic_host_tier<host_allocator, lru>{many_records}};
+  auto on = host_engine{device_with({full, window}), config, basic_host_tier<host_allocator, lru>{many_records}};
   for (auto first = 0; first < 20'000; first += 1'000) {
     CHECK(on.serve(counted(41, first)) == 0);
     CHECK(on.serve(counted(41, first)) == 40);
@@ -210,7 +210,7 @@ TEST_CASE("hits on groups are counted anew where nodes get other contents", "[gr
 }
 
 TEST_CASE("what a slower tier has of groups is not copied again with what continues it", "[group_cache][tier]") {
-  auto on = with_store(small_device({full}), many_records, std::make_shared<fake_store>(), {.exclusive = true});
+  auto on = with_store(device_with({full}), many_records, std::make_shared<fake_store>(), {.exclusive = true});
   on.serve(counted(41));
   fill_device(on, 10'000);
   on.cache.wait_idle();
@@ -251,7 +251,7 @@ TEST_CASE("tiers of groups refuse what they cannot do", "[group_cache][tier]") {
   using cache = cache_with<placed_tier>;
   auto asks = tier_config{};
   asks.ask_ahead = 1;
-  const auto made = cache::create(small_device({full}), asks, {4}, std::tuple{placed_tier{}});
+  const auto made = cache::create(device_with({full}), asks, {4}, std::tuple{placed_tier{}});
   REQUIRE_FALSE(made);
   CHECK(made.error().message().find("tier_config.ask_ahead, which is for one group,") != std::string::npos);
 }
@@ -259,7 +259,7 @@ TEST_CASE("tiers of groups refuse what they cannot do", "[group_cache][tier]") {
 TEST_CASE("files of other groups are refused", "[group_cache][tier][restart]") {
   const auto folder = testing::temporary_folder{};
   const auto open = [&](const group_list& groups) {
-    const auto format = cache_with<file_tier_type>::format_of(small_device(groups), "");
+    const auto format = cache_with<file_tier_type>::format_of(device_with(groups), "");
     const auto bytes = static_cast<std::int64_t>(format.header_bytes() + 8 * format.record_bytes());
     return file_tier_type::create({folder.file("a")}, bytes, format).has_value();
   };
@@ -276,7 +276,7 @@ TEST_CASE("a process with groups finds what one that was killed had written", "[
   const auto& [kind, groups] = kinds[random() % kinds.size()];
   CAPTURE(seed, kind, static_cast<int>(chosen.write), chosen.exclusive, chosen.overloaded);
   const auto folder = testing::temporary_folder{};
-  const auto device = small_device(groups);
+  const auto device = device_with(groups);
   const auto open = [&] {
     const auto format = cache_with<file_tier_type>::format_of(device, "");
     const auto bytes = static_cast<std::int64_t>(format.header_bytes() + num_places * format.record_bytes());

@@ -29,13 +29,13 @@ using file_tier_type = basic_file_tier<thread_files>;
 using file_cache = tiered_cache<float32, file_tier_type>;
 using placed_cache = tiered_cache<float32, placed_tier>;
 
-constexpr auto num_places = std::int32_t{256};  // more than there are blocks to write
+constexpr auto num_file_places = std::int32_t{256};  // more than there are blocks to write
 constexpr auto num_host_records = std::int32_t{12};
 
 file_tier_type open_file(const std::string& path) {
   const auto format = file_cache::format_of(small_device(24), "");
   const auto bytes = static_cast<std::int64_t>(format.header_bytes()) +
-                     num_places * static_cast<std::int64_t>(format.record_bytes());
+                     num_file_places * static_cast<std::int64_t>(format.record_bytes());
   return file_tier_type::create({path}, bytes, format).value();
 }
 
@@ -50,7 +50,7 @@ TEST_CASE("behind a hot prompt, a cache that is made anew finds what was written
   auto left = std::shared_ptr<fake_store>{};
   {
     auto cache = placed_cache{
-        small_device(24), config_of(chosen, false), {num_host_records}, {{store, num_places, format}}};
+        small_device(24), config_of(chosen, false), {num_host_records}, {{store, num_file_places, format}}};
     auto driver = tiered_driver{cache};
     serve_behind_hot_prompt(driver, seed, 100, [&](auto& random) {
       if (random() % 2 == 0) {
@@ -62,7 +62,7 @@ TEST_CASE("behind a hot prompt, a cache that is made anew finds what was written
   const auto num_found = std::ssize(left->records);
   CHECK(num_found > num_hot_blocks);
   const auto config = config_of({chosen.write, chosen.exclusive}, false);
-  auto cache = placed_cache{small_device(24), config, {num_places}, {{left, num_places, format}}};
+  auto cache = placed_cache{small_device(24), config, {num_file_places}, {{left, num_file_places, format}}};
   auto driver = tiered_driver{cache};
   check_restart(cache, driver, num_found, chosen, 0);
 }
@@ -91,7 +91,7 @@ TEST_CASE("behind a hot prompt, a process finds what one that was killed had wri
     auto tier = open_file(folder.file("a"));
     tier.for_each_record([&](std::int64_t, const record_identity&) { ++num_found; });
     const auto config = config_of({chosen.write, chosen.exclusive}, true);
-    auto cache = file_cache{small_device(24), config, {num_places}, {std::move(tier)}};
+    auto cache = file_cache{small_device(24), config, {num_file_places}, {std::move(tier)}};
     auto driver = tiered_driver{cache};
     check_restart(cache, driver, num_found, chosen, 4);
   }
@@ -109,7 +109,7 @@ struct hand_driven {
       : cache{small_device(num_blocks),
               config_of({write_policy::on_eviction, exclusive}, false),
               {num_records},
-              {{store, num_places, placed_cache::format_of(small_device(num_blocks), "")}}} {}
+              {{store, num_file_places, placed_cache::format_of(small_device(num_blocks), "")}}} {}
 
   /// Serves prompts while the blocks that they share stay on the device; writes end after each.
   void serve_tails(int first, int count) {
