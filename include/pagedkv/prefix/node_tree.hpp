@@ -65,8 +65,12 @@ class node_tree {
   [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash,
                                     const block_contents& contents) noexcept {
     const auto known = find(before, hash, contents);
-    if (known != no_node || vacant_.empty()) {
-      return known;
+    return known != no_node ? known : add(before, hash, contents);
+  }
+  /// A node of contents that `find` does not know; `no_node` when there are no more, or no memory for keys.
+  [[nodiscard]] node_id add(const link_type& before, std::uint64_t hash, const block_contents& contents) noexcept {
+    if (vacant_.empty()) {
+      return no_node;
     }
     const auto added = vacant_.back();
     if (!contents.keys.empty() && !index_.assign_keys(added, contents.keys)) {
@@ -87,8 +91,7 @@ class node_tree {
     }
     return added;
   }
-  /// Prefetches for `find_or_add` of new contents, so many of which are added before. Returns the node, or `no_node` if
-  /// there are no more.
+  /// Prefetches for `add`, before which so many are added. Returns the node, or `no_node` if there are no more.
   [[gnu::always_inline]] node_id prefetch_addition(std::size_t ahead, std::uint64_t hash) const noexcept {
     if (ahead >= vacant_.size()) {
       return no_node;

@@ -61,22 +61,27 @@ template <layered State>
 }
 
 /// Makes a sequence's blocks findable at one of its nodes, in groups that have no block there. Not those that were
-/// invalidated.
+/// invalidated. Returns whether the groups that every hit needs have a block there now.
 template <layered State>
-void attach_blocks(State& state, group_sequence& s, node_id node) noexcept {
+[[gnu::always_inline]] inline bool attach_blocks(State& state, group_sequence& s, node_id node,
+                                                 std::uint32_t depth) noexcept {
+  auto is_complete = true;
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     if (!state.holds_tokens(g)) {
       continue;
     }
-    const auto block = s.tables[g][state.place_of_node(g, state.nodes.depth(node))];
+    const auto block = s.tables[g][state.place_of_node(g, depth)];
     if (const auto there = state.nodes.attached(node, g); there != no_block) {
       s.has_copies |= there != block;
     } else if (block != no_block && !state.pool.state(block).claimed()) {
       state.nodes.attach(node, g, block);
       state.pool.publish(block);
       state.note_attached(node, g);
+    } else {
+      is_complete = is_complete && !state.is_whole(g);
     }
   }
+  return is_complete;
 }
 
 /// Attaches blocks at all of its nodes: equal blocks that were found instead of them may have been evicted since.
@@ -88,22 +93,28 @@ void attach_blocks_again(State& state, group_sequence& s) noexcept {
       last = state.nodes.parent(last);
     }
     for (auto node = last; node != no_node; node = state.nodes.parent(node)) {
-      attach_blocks(state, s, node);
+      attach_blocks(state, s, node, state.nodes.depth(node));
     }
     state.announce_up_to(last, s.options.salt);
   }
 }
 
 /// Publishes the node behind the published ones; false where there is no room for it. The caller holds the last one.
+/// `newest`: see `find_or_add`.
 template <layered State>
-[[nodiscard]] bool publish_next(State& state, group_sequence& s, std::uint64_t hash,
-                                const block_contents& contents) noexcept {
-  const auto node = state.find_or_add(s.tail, hash, contents, s.options.salt);
+[[nodiscard]] [[gnu::always_inline]] inline bool publish_next(State& state, group_sequence& s, std::uint64_t hash,
+                                                              const block_contents& contents, bool& newest) noexcept {
+  const auto before = s.tail.node;
+  const auto node = state.find_or_add(s.tail, hash, contents, s.options.salt, newest);
   if (node == no_node) {
     return false;
   }
-  attach_blocks(state, s, node);
-  state.announce_up_to(node, s.options.salt);
+  const auto is_complete = attach_blocks(state, s, node, static_cast<std::uint32_t>(s.num_nodes));
+  if (!newest) {
+    state.announce_up_to(node, s.options.salt);
+  } else if (is_complete) {
+    state.announce_new(node, before, s.options.salt);
+  }
   s.tail = state.nodes.link(node);
   ++s.num_nodes;
   return true;
@@ -130,6 +141,7 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
   };
   std::array<std::uint64_t, 16> hashes;  // zeroing it would cost more than a node's hash
   auto known = true;
+  auto newest = false;
   while (s.num_nodes < wanted && known) {
     const auto run = s.num_nodes;
     const auto count = std::min(hashes.size(), wanted - run);
@@ -146,7 +158,7 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
       }
     }
     for (std::size_t i = 0; i < count && known; ++i) {
-      known = publish_next(state, s, hashes[i], contents_of(run + i));
+      known = publish_next(state, s, hashes[i], contents_of(run + i), newest);
     }
   }
   state.hold(s.tail);

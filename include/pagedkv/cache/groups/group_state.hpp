@@ -223,24 +223,29 @@ class group_state : public group_shapes {
     note_peak();
   }
 
-  /// The node of these contents, made if it is new; `no_node` where there is no room for it.
-  [[nodiscard]] node_id find_or_add(const node_link<node_id>& before, std::uint64_t hash,
-                                    const block_contents& contents, [[maybe_unused]] salt tag) noexcept {
+  /// The node of these contents, made if it is new; `no_node` where there is no room for it. `newest`: nothing continues
+  /// the node before it; then, whether this one is new.
+  [[nodiscard]] node_id find_or_add(const node_link<node_id>& before, std::uint64_t hash, const block_contents& contents,
+                                    [[maybe_unused]] salt tag, bool& newest) noexcept {
+    const auto known = newest ? no_node : nodes.find(before, hash, contents);
+    newest = known == no_node;
+    if (!newest) {
+      return known;
+    }
     if constexpr (hears_nodes<Events>) {
       hold(before);
       events.make_room_for_nodes();
       if (before.node != no_node) {
         static_cast<node_tree<Locking, Hash>&>(nodes).let_go(before.node);  // it stays, as without tiers
       }
-      const auto num_before = nodes.num_alive();
-      const auto node = nodes.find_or_add(before, hash, contents);
-      if (nodes.num_alive() != num_before) {
+    }
+    const auto node = nodes.add(before, hash, contents);
+    if constexpr (hears_nodes<Events>) {
+      if (node != no_node) {
         events.node_added(node, contents, tag);
       }
-      return node;
-    } else {
-      return nodes.find_or_add(before, hash, contents);
     }
+    return node;
   }
   /// A node got a block of a group, or the first one of a state.
   void note_attached([[maybe_unused]] node_id node, [[maybe_unused]] std::size_t g) noexcept {
@@ -297,6 +302,13 @@ class group_state : public group_shapes {
       }
       return true;
     });
+  }
+
+  /// Reports a new node that hits can reach. Requires that it has blocks of all groups that every hit needs.
+  void announce_new(node_id node, node_id before, salt tag) noexcept {
+    if (before == no_node || nodes.is_announced(before)) {
+      announce(node, tag);
+    }
   }
 
   /// Gives back one reference. A block that no hit can find any more is freed with its last one.
