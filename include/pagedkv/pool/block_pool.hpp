@@ -152,6 +152,25 @@ class block_pool {
     return true;
   }
 
+  /// `allocate`, where an eviction makes other blocks useless, or the tails of their chains: each victim is erased, and
+  /// what became useless is free, before the next one is chosen. Requires that so many blocks are available, and that no
+  /// other thread uses the pool.
+  template <class Chains>
+  void allocate_in_turn(std::span<block_id> blocks, Chains& chains, timestamp now, std::int64_t& num_evicted) noexcept {
+    for (auto& block : blocks) {
+      block = free_.pop();
+      for (auto attempts = 1; block == no_block; ++attempts) {
+        assert(attempts <= max_attempts && "the caller has counted the available blocks");
+        block = victims_.claim_next(states_, chains, now, attempts >= max_attempts);
+        if (block != no_block) {
+          chains.erase(block);
+          num_evicted += 1 + chains.free_useless();
+        }
+      }
+      states_.words.set(block, block_state::fresh());
+    }
+  }
+
   /// Evicts blocks ahead of need, in two phases. First, at most `blocks.size()` victims, whose ids are written, are
   /// erased from `chains`; then the steps up to `fence` may read them, and when those have retired, they are free. So a
   /// transfer that begins as a step can copy the contents elsewhere. A fence of 0 frees at once. Returns the number of

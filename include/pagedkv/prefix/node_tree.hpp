@@ -188,6 +188,24 @@ class node_tree {
     return index_.metadata_bytes() + nodes_.size() * (sizeof(node_facts) + sizeof(node_id));
   }
 
+ protected:
+  /// Removes a node that nothing needs.
+  void remove(node_id id) noexcept {
+    index_.prefetch_erasure(id);
+    const auto here = at(id);
+    if (here.next != no_node) {
+      at(here.next).previous = here.previous;
+    }
+    if (here.previous != no_node) {
+      at(here.previous).next = here.next;
+    } else if (const auto above = parent(id); above != no_node) {
+      index_.set_first_child(above, here.next);
+    }
+    vacant_.push_back(id);
+    if (++num_removed_ == most_delayed || !delays_) {
+      erase_removed();
+    }
+  }
  private:
   static constexpr auto most_delayed = std::size_t{16};
   static constexpr auto marked_bit = std::uint32_t{1};
@@ -233,22 +251,6 @@ class node_tree {
     return id;
   }
 
-  void remove(node_id id) noexcept {
-    index_.prefetch_erasure(id);
-    const auto here = at(id);
-    if (here.next != no_node) {
-      at(here.next).previous = here.previous;
-    }
-    if (here.previous != no_node) {
-      at(here.previous).next = here.next;
-    } else if (const auto above = parent(id); above != no_node) {
-      index_.set_first_child(above, here.next);
-    }
-    vacant_.push_back(id);
-    if (++num_removed_ == most_delayed || !delays_) {
-      erase_removed();
-    }
-  }
   /// Those that were removed last.
   void erase_removed() noexcept {
     for (auto i = vacant_.size() - num_removed_; i < vacant_.size(); ++i) {

@@ -64,13 +64,10 @@ template <layered State>
 /// invalidated. Returns whether the groups that every hit needs have a block there now.
 template <layered State>
 [[gnu::always_inline]] inline bool attach_blocks(State& state, group_sequence& s, node_id node,
-                                                 std::uint32_t depth) noexcept {
+                                                 std::size_t depth) noexcept {
   auto is_complete = true;
-  for (std::size_t g = 0; g < state.num_groups(); ++g) {
-    if (!state.holds_tokens(g)) {
-      continue;
-    }
-    const auto block = s.tables[g][state.place_of_node(g, depth)];
+  state.for_each_place(depth, [&](std::size_t g, std::size_t place) {
+    const auto block = s.tables[g][place];
     if (const auto there = state.nodes.attached(node, g); there != no_block) {
       s.has_copies |= there != block;
     } else if (block != no_block && !state.pool.state(block).claimed()) {
@@ -80,7 +77,7 @@ template <layered State>
     } else {
       is_complete = is_complete && !state.is_whole(g);
     }
-  }
+  });
   return is_complete;
 }
 
@@ -99,24 +96,23 @@ void attach_blocks_again(State& state, group_sequence& s) noexcept {
   }
 }
 
-/// Publishes the node behind the published ones; false where there is no room for it. The caller holds the last one.
-/// `newest`: see `find_or_add`.
+/// Publishes a node behind those up to `tail`, of which there are `depth`; false where there is no room for it. The caller
+/// holds `tail`, which becomes the new one. `newest`: see `find_or_add`.
 template <layered State>
-[[nodiscard]] [[gnu::always_inline]] inline bool publish_next(State& state, group_sequence& s, std::uint64_t hash,
+[[nodiscard]] [[gnu::always_inline]] inline bool publish_next(State& state, group_sequence& s, node_link<node_id>& tail,
+                                                              std::size_t depth, std::uint64_t hash,
                                                               const block_contents& contents, bool& newest) noexcept {
-  const auto before = s.tail.node;
-  const auto node = state.find_or_add(s.tail, hash, contents, s.options.salt, newest);
+  const auto node = state.find_or_add(tail, hash, contents, s.options.salt, newest);
   if (node == no_node) {
     return false;
   }
-  const auto is_complete = attach_blocks(state, s, node, static_cast<std::uint32_t>(s.num_nodes));
+  const auto is_complete = attach_blocks(state, s, node, depth);
   if (!newest) {
     state.announce_up_to(node, s.options.salt);
   } else if (is_complete) {
-    state.announce_new(node, before, s.options.salt);
+    state.announce_new(node, tail.node, s.options.salt);
   }
-  s.tail = state.nodes.link(node);
-  ++s.num_nodes;
+  tail = state.nodes.link(node);
   return true;
 }
 
@@ -127,43 +123,44 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
   if (s.tail.node != no_node && state.nodes.is_withdrawn(s.tail.node)) {
     return;
   }
-  const auto size = static_cast<std::size_t>(state.granularity());
-  const auto wanted = static_cast<std::size_t>(num_tokens) / size;
-  if (s.num_nodes < wanted && s.tail.node != no_node && !state.nodes.is_announced(s.tail.node)) {
+  const auto size = state.tokens_per_node();
+  const auto first_node = s.num_nodes;
+  const auto num_wanted = std::max(static_cast<std::size_t>(num_tokens) / size, first_node) - first_node;
+  if (num_wanted != 0 && s.tail.node != no_node && !state.nodes.is_announced(s.tail.node)) {
     attach_blocks_again(state, s);
   }
-  const auto first_node = s.num_nodes;
-  const auto first_tail = s.tail;
-  const auto contents_of = [&](std::size_t node) {
-    const auto first = static_cast<std::int64_t>(node * size);
-    return block_contents{s.pending.from((node - first_node) * size).first(size),
-                          keys_between(s.keys, first, first + state.granularity())};
+  const auto contents_of = [&, tokens = s.pending.from(0).data(), keys = std::span<const prefix_key>{s.keys}](
+                               std::size_t i) {  // behind the published ones
+    const auto first = static_cast<std::int64_t>((first_node + i) * size);
+    return block_contents{std::span{tokens + i * size, size},
+                          keys_between(keys, first, first + static_cast<std::int64_t>(size))};
   };
   std::array<std::uint64_t, 16> hashes;  // zeroing it would cost more than a node's hash
+  auto tail = s.tail;
+  auto num_done = std::size_t{0};
   auto known = true;
   auto newest = false;
-  while (s.num_nodes < wanted && known) {
-    const auto run = s.num_nodes;
-    const auto count = std::min(hashes.size(), wanted - run);
-    auto last_hash = s.tail.hash;
+  while (num_done < num_wanted && known) {
+    const auto count = std::min(hashes.size(), num_wanted - num_done);
+    auto last_hash = tail.hash;
     for (std::size_t i = 0; i < count; ++i) {  // ahead, so that the cache lines that publishing touches come meanwhile
-      const auto told = run + i - first_node;
+      const auto told = num_done + i;
       last_hash = hashes[i] =
-          told < s.hashes.size() ? s.hashes[told] : state.nodes.index().hash(last_hash, contents_of(run + i));
+          told < s.hashes.size() ? s.hashes[told] : state.nodes.index().hash(last_hash, contents_of(told));
       state.nodes.prefetch_addition(i, last_hash);
-      for (std::size_t g = 0; g < state.num_groups(); ++g) {
-        if (state.holds_tokens(g)) {
-          state.nodes.prefetch_attachment(s.tables[g][state.place_of_node(g, static_cast<std::uint32_t>(run + i))]);
-        }
-      }
+      state.for_each_place(first_node + told, [&](std::size_t g, std::size_t place) {
+        state.nodes.prefetch_attachment(s.tables[g][place]);
+      });
     }
     for (std::size_t i = 0; i < count && known; ++i) {
-      known = publish_next(state, s, hashes[i], contents_of(run + i), newest);
+      known = publish_next(state, s, tail, first_node + num_done, hashes[i], contents_of(num_done), newest);
+      num_done += known ? 1 : 0;
     }
   }
-  state.hold(s.tail);
-  state.let_go(first_tail);
-  const auto num_done = s.num_nodes - first_node;
+  state.hold(tail);
+  state.let_go(s.tail);
+  s.tail = tail;
+  s.num_nodes = first_node + num_done;
   s.pending.drop(num_done * size, state.num_pending(s));
   s.hashes.erase(s.hashes.begin(), s.hashes.begin() + std::ptrdiff_t(std::min(num_done, s.hashes.size())));
 }

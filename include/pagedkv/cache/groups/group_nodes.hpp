@@ -87,9 +87,12 @@ class group_nodes : public node_tree<Locking, Hash> {
   /// Requires that the node has no block of this group, and that a block is attached to nodes of one place only.
   void attach(node_id node, std::size_t group, block_id block) noexcept {
     slot_of(node, group) = block;
-    const auto there = of(block);
-    const auto is_deeper = there.num_nodes == 0 || depth(there.deepest) < depth(node);
-    of(block) = {is_deeper ? node : there.deepest, there.num_nodes + 1U, static_cast<std::uint8_t>(group)};
+    if (auto& there = of(block); there.num_nodes == 0) {
+      there = {node, 1, static_cast<std::uint8_t>(group)};
+    } else {
+      there.deepest = depth(there.deepest) < depth(node) ? node : there.deepest;
+      ++there.num_nodes;
+    }
     note_end(block);
   }
   /// Attaches the state in these blocks; losing one loses all.
@@ -145,6 +148,10 @@ class group_nodes : public node_tree<Locking, Hash> {
     return found;
   }
 
+  /// Whether nodes continue an attached block's in other blocks.
+  [[nodiscard]] bool has_children(block_id block) const noexcept {
+    return nodes_per_block_[group_of(block)] == 1 ? first_child(deepest(block)) != no_node : num_children(block) != 0;
+  }
   /// How many nodes continue an attached block's in other blocks: 0, 1, or 2 for more.
   [[nodiscard]] std::uint32_t num_children(block_id block) const noexcept {
     auto num = std::uint32_t{0};
@@ -168,45 +175,16 @@ class group_nodes : public node_tree<Locking, Hash> {
   /// that continue them, unless these continue in another block of the same place. Calls `retracted(node)` on nodes
   /// that are no longer announced, in no particular order.
   template <class Useless, class Retracted>
-  void detach(block_id block, bool is_whole, Useless&& useless, Retracted&& retracted) noexcept {
+  [[gnu::always_inline]] void detach(block_id block, bool is_whole, Useless&& useless, Retracted&& retracted) noexcept {
     if (!is_attached(block)) {
       return;
     }
-    const auto group = group_of(block);
-    const auto last = deepest(block);
-    if (nodes_per_block_[group] == 0) {
-      for (auto part = attached(last, group); part != no_block;) {
-        const auto after = next_of_state(part);
-        vacate(part);
-        if (part != block) {
-          useless(part);
-        }
-        part = after;
-      }
-      slot_of(last, group) = no_block;
-      prune(last);
-      return;
+    if (const auto last = deepest(block);
+        num_groups_ == 1 && nodes_per_block_.front() == 1 && first_child(last) == no_node) [[likely]] {
+      detach_leaf(block, last, retracted);
+    } else {
+      detach_any(block, is_whole, useless, retracted);
     }
-    if (num_groups_ == 1 && first_child(last) == no_node && nodes_per_block_[group] == 1) {  // short for the rest
-      slot_of(last, group) = no_block;
-      vacate(block);
-      retract_one(last, retracted);
-      return prune(last);
-    }
-    auto top = last;
-    for_each_node(block, [&](node_id node) {
-      slot_of(node, group) = no_block;
-      top = node;
-    });
-    vacate(block);
-    if (is_whole) {
-      if (!holds_place(top, group)) {
-        top = first_lost(top, group);
-        for_each_below(top, [&](node_id node) { report_useless(node, top, useless); });
-      }
-      retract(top, group, retracted);
-    }
-    prune(last);
   }
 
   /// Withdraws a node and those that continue it, and, where these had the only block of a place that every hit needs
@@ -285,9 +263,11 @@ class group_nodes : public node_tree<Locking, Hash> {
   /// Whether a node has a block.
   [[nodiscard]] auto is_used() const noexcept {
     return [this](node_id node) {
-      const auto first = attached_.begin() + static_cast<std::ptrdiff_t>(to_index(node) * num_groups_);
-      return std::any_of(first, first + static_cast<std::ptrdiff_t>(num_groups_),
-                         [](block_id block) { return block != no_block; });
+      auto used = false;
+      for (std::size_t group = 0; group < num_groups_; ++group) {
+        used |= attached(node, group) != no_block;
+      }
+      return used;
     };
   }
   [[nodiscard]] block_place& of(block_id block) noexcept { return blocks_[to_index(block)]; }
@@ -309,6 +289,53 @@ class group_nodes : public node_tree<Locking, Hash> {
   void vacate(block_id block) noexcept {
     of(block) = {};
     note_end(block);
+  }
+
+  /// `detach` of the only block of a node that nothing continues, in short.
+  template <class Retracted>
+  void detach_leaf(block_id block, node_id node, Retracted& retracted) noexcept {
+    slot_of(node, 0) = no_block;
+    vacate(block);
+    retract_one(node, retracted);
+    if (tree::num_holders(node) == 0) {
+      const auto above = parent(node);
+      tree::remove(node);
+      if (above != no_node && attached(above, 0) == no_block) {
+        prune(above);
+      }
+    }
+  }
+  template <class Useless, class Retracted>
+  [[gnu::noinline]] void detach_any(block_id block, bool is_whole, Useless& useless, Retracted& retracted) noexcept {
+    const auto group = group_of(block);
+    const auto last = deepest(block);
+    if (nodes_per_block_[group] == 0) {
+      for (auto part = attached(last, group); part != no_block;) {
+        const auto after = next_of_state(part);
+        vacate(part);
+        if (part != block) {
+          useless(part);
+        }
+        part = after;
+      }
+      slot_of(last, group) = no_block;
+      prune(last);
+      return;
+    }
+    auto top = last;
+    for_each_node(block, [&](node_id node) {
+      slot_of(node, group) = no_block;
+      top = node;
+    });
+    vacate(block);
+    if (is_whole) {
+      if (!holds_place(top, group)) {
+        top = first_lost(top, group);
+        for_each_below(top, [&](node_id node) { report_useless(node, top, useless); });
+      }
+      retract(top, group, retracted);
+    }
+    prune(last);
   }
 
   template <class Lost, class Retracted>

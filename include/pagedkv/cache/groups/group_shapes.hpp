@@ -23,6 +23,7 @@ class group_shapes {
       holds_tokens_ |= (group(g).holds_tokens() ? 1U : 0U) << g;
       is_whole_ |= (kind == group_kind::full || kind == group_kind::latent ? 1U : 0U) << g;
     }
+    nodes_are_places_ = num_groups_ == 1 && is_whole(0) && nodes_in_block_[0] == 1;
   }
 
   [[nodiscard]] std::size_t num_groups() const noexcept { return num_groups_; }
@@ -51,6 +52,18 @@ class group_shapes {
   /// The place of a node with so many before it.
   [[nodiscard]] std::size_t place_of_node(std::size_t g, std::uint32_t depth) const noexcept {
     return nodes_in_block_[g] == 1 ? depth : depth / nodes_in_block_[g];
+  }
+  /// Calls `visit(g, place)` on the place of a node with so many before it in each group that holds tokens.
+  template <class Visit>
+  [[gnu::always_inline]] void for_each_place(std::size_t depth, Visit&& visit) const noexcept {
+    if (nodes_are_places_) [[likely]] {
+      return visit(std::size_t{0}, depth);
+    }
+    for (std::size_t g = 0; g < num_groups_; ++g) {
+      if (holds_tokens(g)) {
+        visit(g, place_of_node(g, static_cast<std::uint32_t>(depth)));
+      }
+    }
   }
   /// Others may release blocks behind a window. (States are saved at the ends of nodes.)
   [[nodiscard]] bool commits_only_publish() const noexcept { return holds_tokens_ == is_whole_; }
@@ -81,6 +94,7 @@ class group_shapes {
   std::size_t num_groups_;
   std::uint32_t holds_tokens_ = 0;  // a bit for each group
   std::uint32_t is_whole_ = 0;
+  bool nodes_are_places_ = false;  // of one group, of which a hit needs all blocks
 };
 
 }  // namespace pagedkv

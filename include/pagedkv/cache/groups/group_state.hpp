@@ -206,14 +206,12 @@ class group_state : public group_shapes {
     auto watched = chains();
     auto num_evicted = std::int64_t{0};
     const auto removals = nodes.delay_removals();
-    for (auto rest = blocks; !rest.empty();) {
-      const auto at_once = FreeList::prefers_runs
-                               ? rest.size()
-                               : std::clamp(static_cast<std::size_t>(pool.num_free()), std::size_t{1}, rest.size());
-      [[maybe_unused]] const auto taken = pool.allocate(rest.first(at_once), watched, time(), num_evicted);
+    if constexpr (FreeList::prefers_runs) {
+      [[maybe_unused]] const auto taken = pool.allocate(blocks, watched, time(), num_evicted);
       assert(taken && "the caller has counted the available blocks");
-      num_evicted += watched.free_useless();  // before the next victim is chosen
-      rest = rest.subspan(at_once);
+      num_evicted += watched.free_useless();
+    } else {
+      pool.allocate_in_turn(blocks, watched, time(), num_evicted);
     }
     nodes.forget_ends(blocks);
     detail::count<&cache_statistics::evictions>(counts, num_evicted);
@@ -383,7 +381,10 @@ class group_state : public group_shapes {
     group_state& state;
     bool reports = true;
 
-    [[nodiscard]] bool has_children(block_id block) const noexcept { return num_children(block) != 0; }
+    [[nodiscard]] bool has_children(block_id block) const noexcept {
+      const auto& tree = state.nodes;
+      return tree.is_attached(block) && state.is_whole(tree.group_of(block)) && tree.has_children(block);
+    }
     /// Children of blocks that every hit needs; losing another one loses no block that continues it.
     [[nodiscard]] std::uint32_t num_children(block_id block) const noexcept {
       const auto& tree = state.nodes;
