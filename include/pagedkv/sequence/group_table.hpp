@@ -104,6 +104,22 @@ class group_table {
     ++version_;
   }
 
+  /// Calls `visit(block, place, above)` on the entries from a place on, the last one first. `above`: the entry of the
+  /// place before; `no_block` if that was dropped.
+  template <class Visit>
+  [[gnu::always_inline]] void for_each_from(std::size_t from, Visit&& visit) const noexcept {
+    auto above = blocks_.empty() ? no_block : blocks_.back();
+    for (auto i = blocks_.size(); i-- > 0;) {
+      const auto place = i < num_sinks_ ? i : first_ + i - num_sinks_;
+      if (place < from) {
+        return;
+      }
+      const auto block = above;
+      above = i == num_sinks_ || i == 0 ? no_block : blocks_[i - 1];
+      visit(block, place, above);
+    }
+  }
+
   /// Applies `new_id(block)` to every entry.
   template <class NewId>
   void rename(NewId&& new_id) noexcept {

@@ -339,17 +339,14 @@ class group_state : public group_shapes {
   template <class HowAt>
   void release_from(const group_table& table, std::size_t g, std::size_t place, HowAt&& how_at,
                     std::uint32_t fence) noexcept {
-    auto above = table.end() != 0 ? table[table.end() - 1] : no_block;
-    for (auto i = table.end(); i > place; --i) {
-      const auto block = above;
-      above = i > 1 ? table[i - 2] : no_block;
+    table.for_each_from(place, [&](block_id block, std::size_t at, block_id above) {
       if (block != no_block) {
-        auto how = how_at(g, i - 1);
-        how.depth = static_cast<std::uint32_t>(i - 1);
+        auto how = how_at(g, at);
+        how.depth = static_cast<std::uint32_t>(at);
         how.parent = above;
         release(block, how, fence);
       }
-    }
+    });
   }
 
   /// A function: the facts of the block at a place of a group, of a state those of its sequence's last token.
