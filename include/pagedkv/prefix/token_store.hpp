@@ -10,14 +10,15 @@
 namespace pagedkv {
 
 /// The tokens of every node, so that prefix hits can be confirmed. `4 * block_size` bytes per node, from the start of a
-/// cache line on: comparing the tokens of 16 reads one line.
+/// cache line on: comparing the tokens of 16 reads one line. The constructor writes all of it, so that no operation on
+/// the cache waits for the system to map a page.
 template <class Node = block_id>
 class token_store {
  public:
   token_store(std::int32_t num_nodes, std::int32_t block_size)
       : block_size_(static_cast<std::size_t>(block_size)),
         num_tokens_(static_cast<std::size_t>(num_nodes) * block_size_),
-        memory_(std::make_unique_for_overwrite<token[]>(num_tokens_ + tokens_per_line - 1)),
+        memory_(std::make_unique<token[]>(num_tokens_ + tokens_per_line - 1)),
         tokens_(memory_.get() + distance_to_line(memory_.get())) {}
 
   [[nodiscard]] std::span<token> of(Node node) noexcept {
