@@ -9,10 +9,12 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 using namespace pagedkv;
@@ -134,6 +136,65 @@ TEMPLATE_TEST_CASE("allocation is all or nothing", "[block_pool]", lru, fifo, no
   CHECK(test.allocate(possible + 1).empty());
   CHECK(test.allocate(possible).size() == possible);
   CHECK(test.pool.num_available() == 0);
+}
+
+namespace {
+
+/// A chain of blocks of which each continues the one before, until that one leaves, and some that become useless with
+/// one of them.
+template <class Pool>
+struct chain_with_useless {
+  Pool& pool;
+  std::vector<block_id> chain;  // the head first
+  std::map<block_id, std::vector<block_id>> useless_after;
+  std::vector<block_id> erased;
+  std::vector<block_id> useless;
+
+  [[nodiscard]] bool has_children(block_id block) const {
+    return std::ranges::find(chain, block) != chain.end() && chain.back() != block;
+  }
+  [[nodiscard]] bool has_twin(block_id, auto&&) const { return false; }
+  void detach(block_id) {}
+  void attach(block_id) {}
+  void withdraw(block_id) {}
+  void erase(block_id block) {
+    erased.push_back(block);
+    if (!chain.empty() && chain.back() == block) {
+      chain.pop_back();
+    }
+    useless.insert(useless.end(), useless_after[block].begin(), useless_after[block].end());
+  }
+  [[nodiscard]] std::int64_t free_useless() {
+    const auto num = std::ssize(useless);
+    for (auto blocks = std::exchange(useless, {}); const auto block : blocks) {
+      REQUIRE(pool.reference_published(block));
+      REQUIRE(pool.withdraw(block));
+      REQUIRE(pool.release(block, {}, 0));
+      pool.free_withdrawn(block, *this);
+    }
+    return num;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("blocks are taken in turn: free ones, tails, and those that became useless", "[block_pool]") {
+  auto test = evicting_pool{8};
+  const auto blocks = test.allocate(7);  // one is free
+  for (const auto block : blocks) {      // the head is the oldest
+    test.pool.publish(block);
+    test.pool.release(block, {});
+  }
+  auto index = chain_with_useless<decltype(test.pool)>{test.pool, {blocks.begin(), blocks.begin() + 4}, {}, {}, {}};
+  index.useless_after[blocks[2]] = {blocks[5]};
+  auto taken = std::vector<block_id>(6, no_block);
+  auto num_evicted = std::int64_t{0};
+  test.pool.allocate_in_turn(taken, index, timestamp{}, num_evicted);
+  CHECK(index.erased == std::vector{blocks[3], blocks[2], blocks[5], blocks[1], blocks[0]});
+  CHECK(num_evicted == 5);
+  CHECK(std::vector(taken.begin() + 1, taken.end()) == index.erased);
+  CHECK(std::ranges::all_of(taken, [&](block_id block) { return test.pool.writable(block); }));
+  test.check({0, 6, 2, 0});
 }
 
 TEST_CASE("allocating nothing succeeds in a full pool", "[block_pool]") {

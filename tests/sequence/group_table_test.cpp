@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <random>
 #include <vector>
@@ -118,5 +119,14 @@ TEST_CASE("a table of a window is as long as its window", "[group_table][random]
       const auto found = model.find(place);
       REQUIRE(table[place] == (found == model.end() ? no_block : found->second));
     }
+    const auto from = random() % (end + 1);
+    auto left = model;
+    table.for_each_from(from, [&](block_id block, std::size_t place, block_id above) {
+      REQUIRE(place == std::prev(left.end())->first);
+      REQUIRE(block == table[place]);
+      REQUIRE(above == (place == 0 ? no_block : table[place - 1]));
+      left.erase(place);
+    });
+    REQUIRE(left.lower_bound(from) == left.end());
   }
 }

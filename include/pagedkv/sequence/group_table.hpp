@@ -108,15 +108,12 @@ class group_table {
   /// place before; `no_block` if that was dropped.
   template <class Visit>
   [[gnu::always_inline]] void for_each_from(std::size_t from, Visit&& visit) const noexcept {
-    auto above = blocks_.empty() ? no_block : blocks_.back();
     for (auto i = blocks_.size(); i-- > 0;) {
       const auto place = i < num_sinks_ ? i : first_ + i - num_sinks_;
       if (place < from) {
         return;
       }
-      const auto block = above;
-      above = i == num_sinks_ || i == 0 ? no_block : blocks_[i - 1];
-      visit(block, place, above);
+      visit(blocks_[i], place, i == num_sinks_ || i == 0 ? no_block : blocks_[i - 1]);
     }
   }
 
