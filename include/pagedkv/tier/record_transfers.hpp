@@ -82,18 +82,23 @@ class stream_marks {
   std::uint64_t done_ = 0;
 };
 
-/// The memory of a host tier.
+/// The memory of a host tier: whole records, or, where no slower tier gets them, no more than their blocks, which then
+/// lie closer together.
 template <allocator Allocator>
 class host_records {
  public:
   /// Throws `exception` when the allocator is exhausted.
-  host_records(Allocator memory, record_format format, std::int32_t num_records)
-      : memory_(std::move(memory)), format_(std::move(format)), num_records_(num_records) {
+  host_records(Allocator memory, record_format format, std::int32_t num_records, bool are_whole)
+      : memory_(std::move(memory)),
+        format_(std::move(format)),
+        header_bytes_(are_whole ? format_.header_bytes() : 0),
+        record_bytes_(are_whole ? format_.record_bytes() : format_.payload_bytes()),
+        num_records_(num_records) {
     if (num_records < 1) {
       fail({error_code::invalid_argument, "host_tier.num_records", num_records, 1});
     }
     auto size = checked_size{};
-    const auto bytes = size.multiply(static_cast<std::int64_t>(format_.record_bytes()), num_records);
+    const auto bytes = size.multiply(static_cast<std::int64_t>(record_bytes_), num_records);
     base_ = size.overflowed() ? nullptr : memory_.allocate(static_cast<std::size_t>(bytes), record_alignment);
     if (base_ == nullptr) {
       fail({error_code::out_of_memory, "number of host records", num_records});
@@ -104,20 +109,24 @@ class host_records {
   ~host_records() { memory_.deallocate(base_, bytes()); }
 
   [[nodiscard]] const record_format& format() const noexcept { return format_; }
-  [[nodiscard]] std::size_t bytes() const noexcept {
-    return format_.record_bytes() * static_cast<std::size_t>(num_records_);
-  }
+  [[nodiscard]] std::size_t bytes() const noexcept { return record_bytes_ * static_cast<std::size_t>(num_records_); }
+  /// A whole record.
   [[nodiscard]] std::span<std::byte> record(std::int32_t place) const noexcept {
-    return {base_ + format_.record_bytes() * static_cast<std::size_t>(place), format_.record_bytes()};
+    return {base_ + record_bytes_ * static_cast<std::size_t>(place), record_bytes_};
   }
   /// The blocks in the records.
   [[nodiscard]] block_storage_view blocks(const block_storage_view& device) const noexcept {
-    return format_.payloads(device, base_, num_records_);
+    auto view = format_.payloads(device, base_, num_records_);
+    view.base = base_ + header_bytes_;
+    view.block_stride = static_cast<std::int64_t>(record_bytes_);
+    return view;
   }
 
  private:
   Allocator memory_;
   record_format format_;
+  std::size_t header_bytes_;
+  std::size_t record_bytes_;
   std::int32_t num_records_;
   std::byte* base_ = nullptr;
 };
@@ -141,7 +150,7 @@ class record_transfers {
       : config_(config),
         backend_(backend),
         device_(device),
-        records_(std::move(memory), format, num_records),
+        records_(std::move(memory), format, num_records, has_slower),
         host_blocks_(records_.blocks(device)),
         max_writing_(static_cast<std::size_t>(std::max(num_records / 2, 1))),
         index_(index),
