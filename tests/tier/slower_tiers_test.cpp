@@ -513,6 +513,12 @@ TEST_CASE("what computes faster than it loads is computed", "[tier][slower_tiers
   driver.check_invariants();
 }
 
+TEST_CASE("behind host memory, a tier gets whole records from there", "[tier][slower_tiers]") {
+  const auto tier = places_in(std::make_shared<fake_store>(), 32);
+  const auto cache = placed_cache{small_device(4), {}, {8}, {tier}};
+  CHECK(cache.host_bytes() == 8 * placed_cache::format_of(small_device(4), "").record_bytes());
+}
+
 TEST_CASE("a read takes at most a quarter of a tier's known speed, and what is missing none", "[tier][slower_tiers]") {
   using tier_type = detail::slower_tier_of<keyed_tier>;
   const auto store = std::make_shared<fake_store>();

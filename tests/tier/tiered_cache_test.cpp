@@ -217,6 +217,13 @@ TEST_CASE("options limit what comes from tiers as what comes from the device", "
   CHECK(driver.serve(numbered(12)) == 8);  // the last token is left to compute
 }
 
+TEST_CASE("without a slower tier, a record in host memory has the bytes of its block", "[tier][tiered_cache]") {
+  const auto config = small_device(4);
+  const auto cache = tiered_cache<float32>{config, {}, {16}};
+  const auto format = tiered_cache<float32>::format_of(config, "");
+  CHECK(cache.host_bytes() == 16 * format.payload_bytes());
+}
+
 TEST_CASE("without a slower tier, nobody is asked for unknown blocks", "[tier][tiered_cache]") {
   auto config = tier_config{};
   config.ask_ahead = 4;
