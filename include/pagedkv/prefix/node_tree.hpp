@@ -206,6 +206,7 @@ class node_tree {
       erase_removed();
     }
   }
+
  private:
   static constexpr auto most_delayed = std::size_t{16};
   static constexpr auto marked_bit = std::uint32_t{1};
