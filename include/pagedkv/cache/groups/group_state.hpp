@@ -222,7 +222,7 @@ class group_state : public group_shapes {
   }
 
   /// The node of these contents, made if it is new; `no_node` where there is no room for it. `newest`: nothing continues
-  /// the node before it; then, whether this one is new.
+  /// the node before it; then, whether this one is new and nothing continues it.
   [[nodiscard]] node_id find_or_add(const node_link<node_id>& before, std::uint64_t hash, const block_contents& contents,
                                     [[maybe_unused]] salt tag, bool& newest) noexcept {
     const auto known = newest ? no_node : nodes.find(before, hash, contents);
@@ -241,6 +241,7 @@ class group_state : public group_shapes {
     if constexpr (hears_nodes<Events>) {
       if (node != no_node) {
         events.node_added(node, contents, tag);
+        newest = nodes.first_child(node) == no_node;  // tiers may have known what continues it
       }
     }
     return node;
