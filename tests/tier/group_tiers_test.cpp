@@ -13,8 +13,10 @@
 
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,7 +58,6 @@ template <class Cache>
   return sum;
 }
 
-/// Serves other prompts until nothing else is on the device.
 /// With a store behind host memory, whose transfers run when the test says so.
 [[nodiscard]] placed_engine with_store(const cache_config& device, std::int32_t num_host,
                                        const std::shared_ptr<fake_store>& store, tier_config config = {},
@@ -66,6 +67,7 @@ template <class Cache>
                        std::tuple{placed_tier{store, num_in_store, cache_with<placed_tier>::format_of(device, "")}}};
 }
 
+/// Serves other prompts until nothing else is on the device.
 template <class Engine>
 void fill_device(Engine& on, int first) {
   for (auto i = 0; i < 6; ++i) {
@@ -244,6 +246,38 @@ TEST_CASE("chains of groups lose their tails first in a slower tier", "[group_ca
   CHECK(on.cache.tier(1).num_orphans == 0);
   CHECK(on.serve(counted(41, 1'000)) == 40);
   CHECK(on.serve(counted(41)) == 4 * 4);
+  on.check_invariants();
+}
+
+TEST_CASE("records of groups that waited for an ancestor are not written again", "[group_cache][tier][restart]") {
+  const auto groups = GENERATE(group_list{full}, group_list{latent});
+  const auto device = config_of(groups);
+  const auto store = std::make_shared<fake_store>();
+  const auto open = [&] { return with_store(device, many_records, store, {.write = write_policy::through}); };
+  {
+    auto on = open();
+    on.serve(counted(41));
+    on.cache.wait_idle();
+  }
+  const auto num_written = std::ssize(store->records);
+  const auto format = cache_with<placed_tier>::format_of(device, "");
+  const auto position_of = [&](const auto& entry) {
+    return read_record_header(format, {entry.second.bytes.get(), entry.second.size}).identity.position;
+  };
+  auto positions = std::set<std::int64_t>{};
+  for (const auto& entry : store->records) {
+    positions.insert(position_of(entry));
+  }
+  const auto second = *std::next(positions.begin());
+  std::erase_if(store->records, [&](const auto& entry) { return position_of(entry) == second; });
+  const auto num_lost = num_written - std::ssize(store->records);
+  auto on = open();
+  CHECK(on.cache.tier(1).num_orphans > 0);
+  CHECK(on.serve(counted(41)) == second);
+  on.cache.wait_idle();
+  CHECK(on.cache.tier(1).num_orphans == 0);
+  CHECK(on.cache.tier(1).written == num_lost);
+  CHECK(std::ssize(store->records) == num_written);
   on.check_invariants();
 }
 

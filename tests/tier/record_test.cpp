@@ -167,7 +167,8 @@ TEST_CASE("views of records name the same bytes of a block, one record after the
   const auto device = cache.view();
   const auto format = make_record_format(device, "float32", "");
   auto memory = std::vector<unit>(2 * format.record_bytes() / record_alignment);
-  const auto records = format.payloads(device, memory.front().bytes.data(), 2);
+  const auto records =
+      format.payloads(device, memory.front().bytes.data() + format.header_bytes(), format.record_bytes(), 2);
   CHECK(records.layer_bytes() == device.layer_bytes());
   CHECK(records.block(0, 1) - records.block(0, 0) == static_cast<std::ptrdiff_t>(format.record_bytes()));
   CHECK(records.block(2, 0) - records.block(0, 0) == 2 * device.layer_bytes());

@@ -34,8 +34,9 @@ inline constexpr bool searches_runs_for = !FreeList::prefers_runs || !Family::co
 ///
 /// Every transition is one compare-and-swap on the block's word (see `block_state`); free list, eviction order and
 /// counts follow it. `Chains` below is the prefix index: `has_children(id)`, `has_twin(id, stays)`, `detach(id)`,
-/// `attach(id)`, `erase(id)`, `withdraw(id)`; for a free list that prefers runs, also `num_children(id)`, `parent(id)` and
-/// `free_useless()`, which frees blocks that evictions have made useless, and returns their number.
+/// `attach(id)`, `erase(id)`, `withdraw(id)`; for a free list that prefers runs, also `num_children(id)` and `parent(id)`;
+/// for that and `allocate_in_turn`, `free_useless()`, which frees blocks that evictions have made useless, and returns
+/// their number.
 template <locking Locking, eviction_policy Eviction, free_list_policy FreeList>
 class block_pool {
  public:

@@ -91,14 +91,14 @@ struct record_format {
                                 : num_tokens <= most && num_tokens % static_cast<std::size_t>(hit_granularity) == 0;
   }
 
-  /// The device's storage, with blocks in records that lie one after the other from `records` on.
-  [[nodiscard]] block_storage_view payloads(const block_storage_view& device, std::byte* records,
-                                            std::int32_t num_records) const noexcept {
+  /// The device's storage, with as many blocks' bytes, `stride` apart, from `first` on.
+  [[nodiscard]] block_storage_view payloads(const block_storage_view& device, std::byte* first, std::size_t stride,
+                                            std::int32_t num_blocks) const noexcept {
     auto view = device;
-    view.base = records + header_bytes();
-    view.block_stride = static_cast<std::int64_t>(record_bytes());
+    view.base = first;
+    view.block_stride = static_cast<std::int64_t>(stride);
     view.layer_stride = layer_bytes;
-    view.num_blocks = num_records;
+    view.num_blocks = num_blocks;
     return view;
   }
 

@@ -15,6 +15,7 @@
 #include <pagedkv/tier/transfer_queue.hpp>
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -110,16 +111,14 @@ class host_records {
 
   [[nodiscard]] const record_format& format() const noexcept { return format_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return record_bytes_ * static_cast<std::size_t>(num_records_); }
-  /// A whole record.
+  /// Requires whole records.
   [[nodiscard]] std::span<std::byte> record(std::int32_t place) const noexcept {
+    assert(header_bytes_ != 0 && "this host tier keeps no headers");
     return {base_ + record_bytes_ * static_cast<std::size_t>(place), record_bytes_};
   }
   /// The blocks in the records.
   [[nodiscard]] block_storage_view blocks(const block_storage_view& device) const noexcept {
-    auto view = format_.payloads(device, base_, num_records_);
-    view.base = base_ + header_bytes_;
-    view.block_stride = static_cast<std::int64_t>(record_bytes_);
-    return view;
+    return format_.payloads(device, base_ + header_bytes_, record_bytes_, num_records_);
   }
 
  private:

@@ -148,7 +148,8 @@ class session_records {
         pairs_.push_back(direction == swap_direction::to_host ? block_pair{block, index} : block_pair{index, block});
       }
     }
-    const auto host = format_.payloads(device, base_, static_cast<std::int32_t>(most));
+    const auto host = format_.payloads(device, base_ + format_.header_bytes(), format_.record_bytes(),
+                                       static_cast<std::int32_t>(most));
     const auto copied = direction == swap_direction::to_host ? backend.swap_blocks(device, host, pairs_, direction, on)
                                                              : backend.swap_blocks(host, device, pairs_, direction, on);
     return copied ? backend.synchronize(on) : copied;
