@@ -1,5 +1,6 @@
 """Each header compiles on its own, twice in a row and without a warning, and the oldest clang compiles what engines call."""
 
+import collections
 import concurrent.futures
 import os
 import pathlib
@@ -42,51 +43,94 @@ def path_from(name, next_after):
         name = next_after.get(name)
 
 
-def chains(root):
-    """All headers in as few lists as can be, each of which includes all before it: behind them, it sees what it would see
-    alone. (These are the paths of a largest matching: Fulkerson 1956.)"""
+def closures(root):
+    """By the name of each header, the headers that it includes, whatever is configured, and those that these include."""
     names = list(rules.headers(root))
     direct = {name: included_by_all(text_of(root, name)) for name in names}
-    closures = {}
+    found = {}
 
     def closure(name):
-        if name not in closures:
-            closures[name] = set()
-            closures[name] = set(direct[name]).union(*map(closure, direct[name])) & set(names)
-        return closures[name]
+        if name not in found:
+            found[name] = set()
+            found[name] = set(direct[name]).union(*map(closure, direct[name])) & set(names)
+        return found[name]
 
+    return {name: closure(name) for name in names}
+
+
+def chains(closure):
+    """All headers in as few lists as can be, each of which includes all before it: behind them, it sees what it would see
+    alone. (These are the paths of a largest matching: Fulkerson 1956.)"""
     next_after = {}
 
     def find_place(name, tried):
-        for earlier in sorted(closure(name) - tried):
+        for earlier in sorted(closure[name] - tried):
             tried.add(earlier)
             if earlier not in next_after or find_place(next_after[earlier], tried):
                 next_after[earlier] = name
                 return True
         return False
 
-    starts = [name for name in names if not find_place(name, set())]
+    starts = [name for name in closure if not find_place(name, set())]
     return [list(path_from(start, next_after)) for start in starts]
 
 
-def compile_chain(root, names, folder):
+def common_beginnings(closure, tops, count):
+    """By each top that includes one, the largest of those `count` headers which together hold most of what the tops include:
+    compiled once, ahead of the others."""
+    beginnings = {}
+
+    def size(name):
+        return len(closure[name]) + 1 if name else 0
+
+    for _ in range(count):
+        gains = collections.Counter()
+        for top in tops:
+            gains.update({name: max(0, size(name) - size(beginnings.get(top))) for name in closure[top]})
+        best = gains.most_common(1)[0][0]
+        beginnings.update({top: best for top in tops if best in closure[top] and size(best) > size(beginnings.get(top))})
+    return beginnings
+
+
+def compiler_for(root):
+    return COMPILER + ["-std=c++20", *WARNINGS, f"-I{root / 'include'}", f"-I{root / 'kernels'}"]
+
+
+def precompile(root, name, folder):
+    """Returns the options for programs that begin with this header."""
+    beginning = folder / "beginnings" / name.replace("/", "_")
+    beginning.parent.mkdir(parents=True, exist_ok=True)
+    beginning.write_text(f"#include <pagedkv/{name}>\n")
+    # Of one that does not compile, the programs tell.
+    subprocess.run([*compiler_for(root), "-x", "c++-header", "-o", f"{beginning}.gch", beginning], capture_output=True)
+    return ["-include", beginning]
+
+
+def compile_chain(root, names, folder, options=()):
     """Compiles a program of nothing but these headers, each twice; returns what the compiler says, empty when it is
     content."""
     # A file that stays, and an object: a compiler cache remembers nothing of others.
     program = folder / f"{names[-1].replace('/', '_')}.cpp"
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text("".join(f"#include <pagedkv/{name}>\n" * 2 for name in names))
-    command = COMPILER + ["-std=c++20", *WARNINGS, f"-I{root / 'include'}", f"-I{root / 'kernels'}"]
-    done = subprocess.run([*command, "-c", "-o", program.with_suffix(".o"), program], capture_output=True, text=True)
+    command = [*compiler_for(root), *options, "-c", "-o", program.with_suffix(".o"), program]
+    done = subprocess.run(command, capture_output=True, text=True)
     return f"{', '.join(names)}: {done.stderr or 'failed'}" if done.returncode else ""
 
 
 class SourceTree(unittest.TestCase):
     def test_each_header_compiles_on_its_own(self):
         folder = BUILD_ROOT / "tests" / "headers"
+        closure = closures(SOURCE_ROOT)
+        programs = chains(closure)
+        beginnings = common_beginnings(closure, [names[-1] for names in programs], 8)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
-            results = workers.map(lambda names: compile_chain(SOURCE_ROOT, names, folder), chains(SOURCE_ROOT))
+            used = sorted(set(beginnings.values()))
+            options = dict(zip(used, workers.map(lambda name: precompile(SOURCE_ROOT, name, folder), used)))
+            options_of = {top: options[beginning] for top, beginning in beginnings.items()}
+            results = workers.map(lambda names: compile_chain(SOURCE_ROOT, names, folder, options_of.get(names[-1], ())), programs)
             violations = [result for result in results if result]
+        shutil.rmtree(folder / "beginnings")  # hundreds of megabytes
         self.assertEqual(violations, [], "\n" + "\n".join(violations))
 
     @unittest.skipUnless(shutil.which("clang++-15"), "clang 15 is not installed")
@@ -120,8 +164,24 @@ class PlantedViolations(unittest.TestCase):
             (core / "second.hpp").write_text("#pragma once\n#include <cstdint>\n#include <pagedkv/core/fourth.hpp>\n")
             (core / "third.hpp").write_text("#pragma once\n#if USER\n#include <pagedkv/core/fourth.hpp>\n#endif\n")
             (core / "fourth.hpp").write_text("#pragma once\n")
-            found = [[name.removeprefix("core/").removesuffix(".hpp") for name in names] for names in chains(pathlib.Path(folder))]
+            found = [[name.removeprefix("core/").removesuffix(".hpp") for name in names] for names in chains(closures(pathlib.Path(folder)))]
         self.assertEqual(sorted(found), [["fourth", "second", "first"], ["third"]])
+
+    def test_beginnings_are_what_most_programs_include(self):
+        closure = {"base": set(), "more": {"base"}, "most": {"base", "more"}, "a": {"base", "more", "most"}, "b": {"base", "more"}, "c": {"base"}, "d": set()}
+        self.assertEqual(common_beginnings(closure, "abcd", 1), {"a": "more", "b": "more"})
+        self.assertEqual(common_beginnings(closure, "abcd", 3), {"a": "most", "b": "more", "c": "base"})
+
+    def test_header_that_needs_another_behind_a_beginning(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            core = root / "include" / "pagedkv" / "core"
+            core.mkdir(parents=True)
+            (core / "base.hpp").write_text("#pragma once\n#include <cstddef>\ninline std::size_t base = 1;\n")
+            (core / "bad.hpp").write_text("#pragma once\n#include <pagedkv/core/base.hpp>\ninline std::vector<int> values;\n")
+            options = precompile(root, "core/base.hpp", root / "programs")
+            self.assertTrue((root / "programs" / "beginnings" / "core_base.hpp.gch").is_file())
+            self.assertIn("core/bad.hpp", compile_chain(root, ["core/bad.hpp"], root / "programs", options))
 
     def test_header_without_include_guard(self):
         self.assertIn("core/bad.hpp", self.compile("inline int value = 1;\n"))
