@@ -28,7 +28,7 @@ using hnd = in_hnd_block_major<Element>;
 
 /// Rows that read some of their blocks; blocks that no list names do not exist.
 batch_shape make_readers(listed_blocks kind, std::int32_t group_size) {
-  auto shape = batch_shape{{0, 1, 97, 640, 700, 1600}};
+  auto shape = batch_shape{{0, 1, 97, 320, 350, 800}};
   shape.group_size = group_size;
   shape.lists = kind;
   shape.listed = {2, 1, 4, 0, 9, 40};
@@ -58,7 +58,7 @@ TEMPLATE_TEST_CASE("attention on the host over the blocks of lists agrees with i
       }
     }
     auto shape = make_readers(kind, 4);
-    shape.queries = std::vector<std::int32_t>{1, 1, 5, 2, 130, 3};
+    shape.queries = std::vector<std::int32_t>{1, 1, 5, 2, 66, 3};
     auto several = attention_under_test<TestType>{shape, random};
     check_against_reference(several);
     check_against_reference(several, {0.2f, 10, 0, slopes.data(), sinks.data()});

@@ -12,6 +12,7 @@
 
 #include <limits>
 #include <random>
+#include <utility>
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -61,16 +62,15 @@ TEMPLATE_TEST_CASE("sequences on the host share the read of a prefix", "[attenti
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
-  for (const auto group_size : {1, 2, 3, 4, 8}) {
-    for (const auto head_dim : {64, 80}) {
-      CAPTURE(group_size, head_dim);
-      auto shape = make_sharers(9, group_size >= 4 ? 1200 : 720, group_size);
-      shape.head_dim = head_dim;
-      auto attention = attention_under_test<TestType>{shape, random};
-      CHECK((num_prefixes(attention) > 0) == (group_size < 8));
-      CHECK(num_prefixes(attention, {}, true) == 1);
-      check_against_reference(attention);
-    }
+  const auto sizes = {std::pair(1, 80), std::pair(2, 64), std::pair(3, 80), std::pair(4, 64), std::pair(8, 80)};
+  for (const auto& [group_size, head_dim] : sizes) {
+    CAPTURE(group_size, head_dim);
+    auto shape = make_sharers(9, group_size >= 4 ? 1200 : 720, group_size);
+    shape.head_dim = head_dim;
+    auto attention = attention_under_test<TestType>{shape, random};
+    CHECK((num_prefixes(attention) > 0) == (group_size < 8));
+    CHECK(num_prefixes(attention, {}, true) == 1);
+    check_against_reference(attention);
   }
 }
 

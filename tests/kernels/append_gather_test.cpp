@@ -68,11 +68,6 @@ struct arrays {
   block_storage_view view;
 };
 
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
-
 TEMPLATE_PRODUCT_TEST_CASE("Appended rows lie where the layout says, and nothing else is touched", "[append][random]",
                            (on_host, on_waves_of_64, on_waves_of_32),
                            ((float32, nhd_by_layer), (float16, nhd_by_block), (bfloat16, hnd_by_layer),

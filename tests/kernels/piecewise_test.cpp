@@ -70,11 +70,6 @@ std::vector<slot> slots_in_runs(const cache_config& config, std::size_t count, s
   return slots;
 }
 
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
-
 /// Where the layers of a cache lie, or those of one group in blocks that several share.
 template <class Element, class Layout>
 struct laid_out {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../support/draw_number.hpp"
 #include "../support/static_scales.hpp"
 
 // The expected results of kernels, as plain loops over host memory.
@@ -49,6 +50,11 @@ template <class Element, class Layout>
   return view;
 }
 
+template <class T>
+[[nodiscard]] bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
 [[nodiscard]] inline std::vector<std::byte> random_bytes(std::size_t size, std::mt19937& random) {
   // By words: a draw for each byte would take most of a test's time.
   auto bytes = std::vector<std::byte>(size);
@@ -86,10 +92,10 @@ struct rows_of {
   }
 
   void fill(std::int64_t tokens, std::int64_t heads, std::mt19937& random, float magnitude) {
-    auto number = std::uniform_real_distribution<float>(-magnitude, magnitude);
     for (auto token = std::int64_t{0}; token < tokens; ++token) {
       for (auto head = std::int64_t{0}; head < heads; ++head) {
-        std::generate_n(row(token, head), head_dim, [&] { return Element::encode(number(random), 1.0F); });
+        std::generate_n(row(token, head), head_dim,
+                        [&] { return Element::encode(draw_number(magnitude, random), 1.0F); });
       }
     }
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "draw_number.hpp"
+
 #include <pagedkv/attention/attention.hpp>
 #include <pagedkv/core/packed_token.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
@@ -24,12 +26,6 @@
 #endif
 
 namespace pagedkv::test {
-
-/// A number between -magnitude and magnitude, of one draw from a generator of 32 bits.
-template <class Random>
-[[nodiscard]] float draw_number(float magnitude, Random& random) {
-  return magnitude * (static_cast<float>(random() >> 8) * 0x1p-23F - 1);
-}
 
 /// The inputs of attention for one sequence, in float64. Its queries belong to its last tokens.
 struct attention_problem {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "draw_number.hpp"
+
 #include <pagedkv/policy/backend/concept.hpp>
 
 #include <algorithm>
@@ -33,9 +35,8 @@ class strided_rows {
 
   template <class Random>
   void fill(Random& random, float magnitude) {
-    auto number = std::uniform_real_distribution<float>{-magnitude, magnitude};
     for (const auto start : rows_) {
-      std::generate_n(numbers_.begin() + start, dim_, [&] { return number(random); });
+      std::generate_n(numbers_.begin() + start, dim_, [&] { return draw_number(magnitude, random); });
     }
   }
 
