@@ -107,18 +107,24 @@ class model {
   void normalize_heads_of(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream);
   void attend(std::int32_t index, const step_inputs& in, const pagedkv::block_storage_view& view,
               runtime::stream stream);
-  void feed(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream);
+  /// `gated_[r]`, of hidden row r.
+  void multiply_gates(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream);
   /// `result[r] = weights * rows[r]`.
   template <class Number>
   void multiply(const device_array<number>& rows, const device_array<number>& weights, std::size_t num_rows,
                 Number* result, runtime::stream stream);
-  /// Adds `weights * rows[r]` to hidden row r.
+  /// Adds `weights * rows[r]` to hidden row r, and normalises it for the product that follows.
   void add_product(const device_array<number>& rows, const device_array<number>& weights, std::size_t num_rows,
-                   runtime::stream stream);
+                   const device_array<float>& norm, runtime::stream stream);
   /// Whether a kernel for few rows multiplies so many. It puts the results of pairs of the matrix' rows where they say.
   template <class Pairs>
   [[nodiscard]] bool multiply_few(const device_array<number>& rows, const device_array<number>& weights,
                                   std::size_t num_rows, const Pairs& pairs, runtime::stream stream);
+  /// Whether so many rows are multiplied in tiles.
+  [[nodiscard]] bool takes_tiles(std::size_t num_rows) const;
+  template <class Pairs>
+  void start_tiles(const device_array<number>& rows, const device_array<number>& weights, std::size_t num_rows,
+                   const Pairs& pairs, runtime::stream stream);
   void find_best_tokens(std::size_t num_rows, runtime::stream stream);
   void enqueue_copies_of_results(runtime::stream stream);
 
@@ -129,7 +135,6 @@ class model {
   hip::stream stream_;
   blas blas_;
   runtime::device_properties device_ = find_device();
-  bool has_tiles_ = device_.matrices == runtime::matrix_instructions::mma;
   device_array<float> angles_;
 
   std::size_t num_wanted_ = 0;  // of the pass that began last
@@ -137,6 +142,9 @@ class model {
 
   device_array<float> hidden_{limits_.max_tokens * sizes_.hidden};
   device_array<number> normed_{limits_.max_tokens * sizes_.hidden};
+  /// Where there are sums of squares, `normed_` is still to be divided by their roots.
+  device_array<float> squares_{sizes_.hidden};
+  std::int32_t num_parts_ = 0;
   device_array<number> projected_{limits_.max_tokens * sizes_.projected()};
   device_array<number> attended_{limits_.max_tokens * sizes_.queries};
   device_array<number> gates_{limits_.max_tokens * 2 * sizes_.intermediate};

@@ -73,20 +73,23 @@ void model<Element>::enqueue(const step_inputs& in, const pagedkv::block_storage
   const auto num_rows = in.num_tokens;
   start<look_up<Element>>({extent_of(num_rows), {workgroup_size}}, stream, weights_.embeddings.data(), in.tokens,
                           config_.hidden, hidden_.data());
+  normalize(num_rows, nullptr, weights_.layers.front().norm, stream);
   for (auto i = std::size_t{0}; i < weights_.layers.size(); ++i) {
     const auto& layer = weights_.layers[i];
-    normalize(num_rows, nullptr, layer.norm, stream);
     multiply(normed_, layer.projections, num_rows, projected_.data(), stream);
     normalize_heads_of(layer, num_rows, stream);
     attend(static_cast<std::int32_t>(i), in, view, stream);
-    add_product(attended_, layer.output, num_rows, stream);
-    normalize(num_rows, nullptr, layer.feed_norm, stream);
-    feed(layer, num_rows, stream);
+    add_product(attended_, layer.output, num_rows, layer.feed_norm, stream);
+    multiply_gates(layer, num_rows, stream);
+    const bool is_last = i + 1 == weights_.layers.size();
+    add_product(gated_, layer.down, num_rows, is_last ? weights_.norm : weights_.layers[i + 1].norm, stream);
   }
   if (in.num_wanted == 0) {
     return;
   }
-  normalize(in.num_wanted, in.wanted, weights_.norm, stream);
+  if (in.num_wanted < num_rows) {
+    normalize(in.num_wanted, in.wanted, weights_.norm, stream);
+  }
   const auto& head = weights_.head.size() == 0 ? weights_.embeddings : weights_.head;
   multiply(normed_, head, in.num_wanted, logits_.data(), stream);
   find_best_tokens(in.num_wanted, stream);
@@ -98,6 +101,7 @@ void model<Element>::normalize(std::size_t count, const std::int32_t* rows, cons
   const auto lanes = std::clamp((config_.hidden / 4 + 63) / 64 * 64, 64, row_workgroup_size);
   start<normalize_rows<Element>>({extent_of(count), extent_of(lanes)}, stream, hidden_.data(), rows, weights.data(),
                                  config_.norm_epsilon, config_.hidden, normed_.data());
+  num_parts_ = 0;
 }
 
 template <class Element>
@@ -139,7 +143,7 @@ void model<Element>::attend(std::int32_t index, const step_inputs& in, const pag
 }
 
 template <class Element>
-void model<Element>::feed(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream) {
+void model<Element>::multiply_gates(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream) {
   const auto width = config_.intermediate;
   if (!multiply_few(normed_, layer.gates, num_rows, gated_pairs<Element>{gated_.data(), width}, stream)) {
     multiply(normed_, layer.gates, num_rows, gates_.data(), stream);
@@ -149,7 +153,6 @@ void model<Element>::feed(const layer_weights<Element>& layer, std::size_t num_r
          {workgroup_size}},
         stream, gates_.data(), width, gated_.data());
   }
-  add_product(gated_, layer.down, num_rows, stream);
 }
 
 template <class Element>
@@ -168,30 +171,39 @@ void model<Element>::multiply(const device_array<number>& rows, const device_arr
 
 template <class Element>
 void model<Element>::add_product(const device_array<number>& rows, const device_array<number>& weights,
-                                 std::size_t num_rows, runtime::stream stream) {
+                                 std::size_t num_rows, const device_array<float>& norm, runtime::stream stream) {
   const auto num_out = config_.hidden;
   const auto num_in = rows_of_matrix(weights, num_out);
+  if constexpr (multiplies_tiles<Element>) {
+    if (takes_tiles(num_rows)) {
+      const auto pairs = added_and_weighted_pairs<Element>{hidden_.data(), num_out, norm.data(), normed_.data(),
+                                                           squares_.data()};
+      start_tiles(rows, weights, num_rows, pairs, stream);
+      num_parts_ = pairs.num_parts();
+      return;
+    }
+  }
   if (!multiply_few(rows, weights, num_rows, added_pairs{hidden_.data(), num_out}, stream)) {
     blas_.enqueue(product<Element, float>{rows.data(), weights.data(), hidden_.data(),
                                           static_cast<std::int32_t>(num_rows), num_in, num_out, true},
                   stream);
   }
+  normalize(num_rows, nullptr, norm, stream);
 }
 
 template <class Element>
 template <class Pairs>
 bool model<Element>::multiply_few(const device_array<number>& rows, const device_array<number>& weights,
                                   std::size_t num_rows, const Pairs& pairs, runtime::stream stream) {
-  const auto num_pairs = pairs.count();
-  const auto num_in = static_cast<std::int32_t>(weights.size() / 2 / static_cast<std::size_t>(num_pairs));
   if constexpr (multiplies_tiles<Element>) {
-    if (has_tiles_ && num_rows <= tile_rows && num_in % tile_run == 0 && num_pairs % tile_pairs == 0) {
-      start<multiply_tiles<Element, Pairs>>({extent_of(num_pairs / tile_pairs), {tile_waves * 32}}, stream, rows.data(),
-                                            static_cast<std::int32_t>(num_rows), weights.data(), num_in, pairs);
+    if (takes_tiles(num_rows)) {
+      start_tiles(rows, weights, num_rows, pairs, stream);
       return true;
     }
   }
   if (num_rows == 1) {
+    const auto num_pairs = pairs.count();
+    const auto num_in = static_cast<std::int32_t>(weights.size() / 2 / static_cast<std::size_t>(num_pairs));
     const auto each = workgroup_size / device_.wave_size;
     start<multiply_row<Element, Pairs>>({extent_of((num_pairs + each - 1) / each), {workgroup_size}}, stream,
                                         rows.data(), weights.data(), num_in, num_pairs, pairs);
@@ -199,6 +211,30 @@ bool model<Element>::multiply_few(const device_array<number>& rows, const device
   }
   return false;
 }
+
+template <class Element>
+bool model<Element>::takes_tiles(std::size_t num_rows) const {
+  const auto are_whole = [](auto... sizes) { return (... && (sizes % (tile_run / 2) == 0)); };
+  return multiplies_tiles<Element> && device_.matrices == runtime::matrix_instructions::mma && num_rows <= tile_rows &&
+         are_whole(sizes_.hidden, sizes_.queries, sizes_.keys, sizes_.intermediate, sizes_.vocabulary);
+}
+
+#if defined(__CUDACC__) && !defined(__HIPCC__)
+template <class Element>
+template <class Pairs>
+void model<Element>::start_tiles(const device_array<number>& rows, const device_array<number>& weights,
+                                 std::size_t num_rows, const Pairs& pairs, runtime::stream stream) {
+  const auto num_tiles = pairs.count() / tile_pairs;
+  const auto num_in = static_cast<std::int32_t>(weights.size() / 2 / static_cast<std::size_t>(pairs.count()));
+  auto of_step = step_rows<Element>{rows.data(), static_cast<std::int32_t>(num_rows)};
+  if (&rows == &normed_ && num_parts_ > 0) {
+    of_step = {rows.data(), of_step.num_rows, squares_.data(), num_parts_, config_.norm_epsilon};
+  }
+  start<multiply_tiles<Element, Pairs>>(
+      {extent_of(std::min(num_tiles, device_.num_processors)), {tile_lanes}, weights_ahead<Element, Pairs>::bytes},
+      stream, of_step, weights.data(), num_in, pairs, num_tiles);
+}
+#endif
 
 template <class Element>
 void model<Element>::find_best_tokens(std::size_t num_rows, runtime::stream stream) {
