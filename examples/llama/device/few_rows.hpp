@@ -182,6 +182,7 @@ struct added_and_weighted_pairs {
 #if defined(__HIPCC__) || !defined(__CUDACC__)
 template <class Element>
 inline constexpr bool multiplies_tiles = false;
+[[nodiscard]] inline bool has_room_for_tiles() { return false; }
 #else
 template <class Element>
 inline constexpr bool multiplies_tiles = sizeof(storage_of<Element>) == 2;
@@ -189,16 +190,27 @@ inline constexpr bool multiplies_tiles = sizeof(storage_of<Element>) == 2;
 /// Eight neighbouring numbers, as words of two.
 using eight_numbers = kernels::vector<kernels::lane_word, 4>;
 
+/// Runs of weights on their way, and bytes of one.
+inline constexpr auto tile_depth = 5;
+inline constexpr auto tile_run_bytes = std::size_t{4 * tile_lanes * 16};
+
+/// Whether a workgroup of the device has as much shared memory as the kernel takes.
+[[nodiscard]] inline bool has_room_for_tiles() {
+  constexpr auto bytes_of_sums = std::size_t{17} << 10;
+  auto bytes = 0;
+  return cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) == cudaSuccess &&
+         static_cast<std::size_t>(bytes) >= tile_depth * tile_run_bytes + bytes_of_sums;
+}
+
 /// A lane's weights of two rows of the matrix on their way to shared memory, some runs ahead, tile after tile. The lane
 /// reads what it copied itself, so that no lane waits for another.
 template <class Element, class Pairs>
 class weights_ahead {
  public:
   using number = storage_of<Element>;
-  static constexpr auto depth = 5;  // runs ahead
-  static constexpr auto bytes_of_part = tile_lanes * 16;
-  static constexpr auto bytes_of_run = 4 * bytes_of_part;
-  static constexpr auto bytes = std::size_t{depth * bytes_of_run};
+  static constexpr auto depth = tile_depth;
+  static constexpr auto bytes_of_run = static_cast<std::int32_t>(tile_run_bytes);
+  static constexpr auto bytes_of_part = bytes_of_run / 4;
 
   PAGEDKV_DEVICE weights_ahead(const number* weights, std::int32_t num_in, const Pairs& pairs, std::int32_t num_tiles)
       : weights_(weights),

@@ -4,6 +4,7 @@
 #include "../step.hpp"
 #include "arrays.hpp"
 #include "blas.hpp"
+#include "few_rows.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
 #include "weights.hpp"
@@ -135,6 +136,7 @@ class model {
   hip::stream stream_;
   blas blas_;
   runtime::device_properties device_ = find_device();
+  bool has_tiles_ = device_.matrices == runtime::matrix_instructions::mma && has_room_for_tiles();
   device_array<float> angles_;
 
   std::size_t num_wanted_ = 0;  // of the pass that began last

@@ -215,7 +215,7 @@ bool model<Element>::multiply_few(const device_array<number>& rows, const device
 template <class Element>
 bool model<Element>::takes_tiles(std::size_t num_rows) const {
   const auto are_whole = [](auto... sizes) { return (... && (sizes % (tile_run / 2) == 0)); };
-  return multiplies_tiles<Element> && device_.matrices == runtime::matrix_instructions::mma && num_rows <= tile_rows &&
+  return multiplies_tiles<Element> && has_tiles_ && num_rows <= tile_rows &&
          are_whole(sizes_.hidden, sizes_.queries, sizes_.keys, sizes_.intermediate, sizes_.vocabulary);
 }
 
@@ -231,7 +231,7 @@ void model<Element>::start_tiles(const device_array<number>& rows, const device_
     of_step = {rows.data(), of_step.num_rows, squares_.data(), num_parts_, config_.norm_epsilon};
   }
   start<multiply_tiles<Element, Pairs>>(
-      {extent_of(std::min(num_tiles, device_.num_processors)), {tile_lanes}, weights_ahead<Element, Pairs>::bytes},
+      {extent_of(std::min(num_tiles, device_.num_processors)), {tile_lanes}, tile_depth * tile_run_bytes},
       stream, of_step, weights.data(), num_in, pairs, num_tiles);
 }
 #endif
