@@ -176,8 +176,8 @@ void model<Element>::add_product(const device_array<number>& rows, const device_
   const auto num_in = rows_of_matrix(weights, num_out);
   if constexpr (multiplies_tiles<Element>) {
     if (takes_tiles(num_rows)) {
-      const auto pairs = added_and_weighted_pairs<Element>{hidden_.data(), num_out, norm.data(), normed_.data(),
-                                                           squares_.data()};
+      const auto pairs =
+          added_and_weighted_pairs<Element>{hidden_.data(), num_out, norm.data(), normed_.data(), squares_.data()};
       start_tiles(rows, weights, num_rows, pairs, stream);
       num_parts_ = pairs.num_parts();
       return;
@@ -231,8 +231,8 @@ void model<Element>::start_tiles(const device_array<number>& rows, const device_
     of_step = {rows.data(), of_step.num_rows, squares_.data(), num_parts_, config_.norm_epsilon};
   }
   start<multiply_tiles<Element, Pairs>>(
-      {extent_of(std::min(num_tiles, device_.num_processors)), {tile_lanes}, tile_depth * tile_run_bytes},
-      stream, of_step, weights.data(), num_in, pairs, num_tiles);
+      {extent_of(std::min(num_tiles, device_.num_processors)), {tile_lanes}, tile_depth * tile_run_bytes}, stream,
+      of_step, weights.data(), num_in, pairs, num_tiles);
 }
 #endif
 
