@@ -127,6 +127,42 @@ TEMPLATE_LIST_TEST_CASE("a batch tells which sequences did not fit, and the othe
   release_all(cache, {first, second, third});
 }
 
+TEMPLATE_LIST_TEST_CASE("entries of one sequence are executed in their order", "[cache][batch]", lockings) {
+  constexpr auto num_each = std::size_t{80};  // of a sequence: a fourth of them start a block, others only store
+  auto cache = cache_of<TestType>{small_cache(64)};
+  const auto ids = std::array{create_committed(cache, text(0, 3)), cache.create_sequence(text(1000, 5)).value().id};
+  const auto runs = std::array{text(3, num_each), text(1005, num_each)};
+  auto lengths = std::array<std::int64_t, 2>{3, 5};
+  auto entries = std::vector<batch_entry>{};
+  for (std::size_t i = 0; i < num_each; ++i) {
+    for (std::size_t s = 0; s < ids.size(); ++s) {
+      // The second one's commits lag by a token, so that they publish where the last block has room.
+      const auto num_computed = lengths[s]++ - static_cast<std::int64_t>(s);
+      entries.push_back({.id = ids[s],
+                         .run = std::span{runs[s]}.subspan(i, 1),
+                         .num_computed_tokens = i % 2 == 0 ? num_computed : batch_entry::no_commit});
+    }
+  }
+  auto slots = std::vector<slot>(entries.size());
+  auto failures = std::vector<batch_failure>(entries.size());
+  auto new_blocks = std::vector<new_block>(entries.size());
+  const auto done = cache.append_batch(entries, {slots, failures, new_blocks}).value();
+  REQUIRE(done.num_failures == 0);
+  for (std::size_t s = 0; s < ids.size(); ++s) {
+    const auto first = std::int64_t{s == 0 ? 3 : 5};
+    auto all = tokens(num_each);
+    REQUIRE(cache.tokens(ids[s], first, all));
+    CHECK(all == runs[s]);
+    const auto mapped = slots_of(cache, ids[s], first);
+    for (std::size_t i = 0; i < num_each; ++i) {
+      CHECK(mapped[i] == slots[2 * i + s]);
+    }
+  }
+  CHECK(std::ranges::is_sorted(std::span{new_blocks}.first(done.num_new_blocks), {}, &new_block::entry));
+  check_sound(cache);
+  release_all(cache, {ids[0], ids[1]});
+}
+
 TEMPLATE_LIST_TEST_CASE("a batch notes the block that a copy on write replaces", "[cache][batch]", lockings) {
   auto cache = cache_of<TestType>{small_cache(8)};
   const auto from = create_committed(cache, text(0, 6));

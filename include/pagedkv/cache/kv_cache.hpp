@@ -61,6 +61,7 @@
 #include <pagedkv/storage/group_storage.hpp>
 #include <pagedkv/storage/memory_plan.hpp>
 
+#include <array>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -189,12 +190,12 @@ class basic_kv_cache {
   /// backend.
   [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::append(state_, id, next, [&](auto& s, const token_run& run) { return extend(s, run, on); });
+    return detail::append_inside(state_, id, next) ? result<void>{} : extend(id, next, on);
   }
 
   [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::append(state_, id, run, [&](auto& s, const token_run& all) { return extend(s, all, on); });
+    return detail::append_inside(state_, id, run) ? result<void>{} : extend(id, run, on);
   }
 
   /// Takes blocks of every group for `num_ahead` tokens after the last one; `slot_mapping` gives their slots, and later
@@ -216,13 +217,7 @@ class basic_kv_cache {
   /// Errors: `invalid_argument` beyond the length, or before what was committed; `out_of_memory` for keys.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::commit(state_, id, num_tokens, [&](auto& s) {
-      if constexpr (layers_differ) {
-        return detail::commit(state_, s, num_tokens, copier(on));
-      } else {
-        return detail::commit(state_, s, num_tokens);
-      }
-    });
+    return detail::commit_inside(state_, id, num_tokens) ? result<void>{} : publish(id, num_tokens, on);
   }
 
   /// Commits, appends and maps slots for a batch under one lock. Entries get blocks in their order. A failed entry
@@ -701,10 +696,24 @@ class basic_kv_cache {
     }
   }
 
-  /// Out of line, because an append inside a block does not come here.
-  template <class Sequence>
-  [[gnu::noinline]] result<void> extend(Sequence& s, const token_run& run, stream on) noexcept {
-    return detail::extend(state_, s, run, 0, copier(on));
+  // Out of line, because appends and commits inside a block do not come here, and then need no stack.
+
+  [[gnu::noinline]] result<void> extend(sequence_id id, const token_run& run, stream on) noexcept {
+    return detail::visit_sequence(state_, id, [&](auto& s) { return detail::extend(state_, s, run, 0, copier(on)); });
+  }
+  [[gnu::noinline]] result<void> extend(sequence_id id, token next, stream on) noexcept {
+    const auto run = std::array{next};
+    return detail::visit_sequence(state_, id, [&](auto& s) { return detail::extend(state_, s, run, 0, copier(on)); });
+  }
+  [[gnu::noinline]] result<void> publish(sequence_id id, std::int64_t num_tokens,
+                                         [[maybe_unused]] copying_stream on) noexcept {
+    return detail::visit_sequence(state_, id, [&](auto& s) {
+      if constexpr (layers_differ) {
+        return detail::commit(state_, s, num_tokens, copier(on));
+      } else {
+        return detail::commit(state_, s, num_tokens);
+      }
+    });
   }
 
   // Functions for operations, which get references to them: see `block_copier`.

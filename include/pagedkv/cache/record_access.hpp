@@ -70,22 +70,22 @@ template <class State, class Body>
 }
 
 /// Calls `step(hot)` alone in the sequence, which does its work on the hot part alone, or returns false and changes
-/// nothing. Then calls `body(sequence)`.
-template <class State, class Step, class Body>
-[[nodiscard]] result<void> visit_sequence(State& state, sequence_id id, Step&& step, Body&& body) noexcept {
-  auto& map = state.sequences;
-  return enter_record(map, static_cast<std::uint64_t>(id), [&](auto& inside) -> result<void> {
-    auto& hot = inside.part.hot;
-    if (std::forward<Step>(step)(hot)) [[likely]] {
-      map.note_num_tokens(inside, hot.num_tokens);
-      map.leave(inside, static_cast<std::uint64_t>(id));
-      return {};
-    }
-    auto outcome = std::forward<Body>(body)(inside.record());
-    map.note_usage(inside);
-    map.leave(inside, static_cast<std::uint64_t>(id));
-    return outcome;
-  });
+/// nothing. Also false where the sequence cannot be entered.
+template <class State, class Step>
+[[nodiscard]] [[gnu::always_inline]] inline bool step_inside(State& state, sequence_id id, Step&& step) noexcept {
+  using map = decltype(state.sequences);
+  const auto key = static_cast<std::uint64_t>(id);
+  auto* const found = state.sequences.find(key);
+  if (found == nullptr || map::enter(*found, key) != map::entry::inside) [[unlikely]] {
+    return false;
+  }
+  auto& hot = found->part.hot;
+  const bool done = std::forward<Step>(step)(hot);
+  if (done) [[likely]] {
+    map::note_num_tokens(*found, hot.num_tokens);
+  }
+  map::leave(*found, key);
+  return done;
 }
 
 /// Empties a record by `empty(record)`, closes it, and makes its cell vacant.

@@ -55,6 +55,8 @@ class block_pool {
 
   [[nodiscard]] std::int32_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
   [[nodiscard]] block_state state(block_id block) const noexcept { return states_.words[block]; }
+  /// Prefetches its state.
+  [[gnu::always_inline]] void prefetch(block_id block) const noexcept { states_.words.prefetch(block); }
   /// Exact unless other threads are at work. Otherwise, free and evictable blocks may be counted too high, never too
   /// low; no count is negative, and they add up.
   [[nodiscard]] block_counts counts() const noexcept {

@@ -35,6 +35,10 @@ class block_words {
     return block_state{words_[to_index(block)].load(std::memory_order_acquire)};
   }
 
+  [[gnu::always_inline]] void prefetch(block_id block) const noexcept {
+    __builtin_prefetch(&words_[to_index(block)], 1);
+  }
+
   /// Called by the only thread that may change this block now.
   void set(block_id block, block_state state) noexcept {
     words_[to_index(block)].store(state.word(), std::memory_order_release);

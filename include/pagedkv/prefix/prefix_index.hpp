@@ -166,6 +166,12 @@ class prefix_index {
     table_.prefetch(hash);
   }
 
+  /// Prefetches a node and its tokens.
+  [[gnu::always_inline]] void prefetch_contents(Node node) const noexcept {
+    __builtin_prefetch(&at(node), 1);
+    __builtin_prefetch(tokens_.of(node).data());
+  }
+
   /// Number of published nodes that were published after one with this id. (Some may continue earlier contents of the
   /// id: they count, because equal contents may return to it.) Exact unless other threads publish or erase.
   [[nodiscard]] std::uint32_t num_children(Node node) const noexcept

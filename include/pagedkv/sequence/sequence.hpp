@@ -93,6 +93,8 @@ struct sequence_record {
 
     /// Whether the next token needs no more than a store.
     [[nodiscard]] bool has_room() const noexcept { return next_token != end_of_room; }
+    /// The next append finds out anew.
+    void forget_room() noexcept { next_token = end_of_room; }
   };
 
   /// The hot part outlives the sequence.
@@ -122,7 +124,7 @@ struct sequence_record {
   /// Whether the hot part has room for the next token.
   [[nodiscard]] bool has_room() const noexcept { return hot.has_room(); }
   /// The next append finds out anew.
-  void forget_room() noexcept { hot.next_token = hot.end_of_room; }
+  void forget_room() noexcept { hot.forget_room(); }
 
   /// Makes this the fork of a sequence, but for blocks, tokens and keys.
   void continue_as(const sequence_record& from, timestamp now) noexcept {
@@ -152,13 +154,22 @@ struct sequence : sequence_record {
   chain_link tail;                                        // link that block number `num_published_blocks` continues
   chain_link window_start;                                // link that the first block still held continues
 
-  std::size_t num_hashed_blocks = 0;  // at the start of the table: the caller told their hashes
+  std::size_t num_hashed_blocks = 0;  // at the start of the table: their hashes are known, and kept
   std::size_t num_branch_blocks = 0;  // at the start of the table: shared with others since creation or fork
 
   /// Calls `visit(blocks)` on the entries of its table.
   template <class Visit>
   void for_each_run(Visit&& visit) const noexcept {
     visit(blocks.held());
+  }
+
+  /// Prefetches what commits that publish, and appends that take blocks, touch.
+  [[gnu::always_inline]] void prefetch() const noexcept {
+    __builtin_prefetch(&options.publish);
+    __builtin_prefetch(&keys);
+    __builtin_prefetch(&reuses_slots);
+    __builtin_prefetch(&num_reserved);
+    __builtin_prefetch(&tail);
   }
 
   /// The entries and bytes of its table, for statistics.

@@ -6,7 +6,6 @@
 #include <pagedkv/detail/token_runs.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -62,11 +61,12 @@ template <class State>
   return {};
 }
 
-/// Appends a run, by `extend(s, run)` where the last block has no room for it, or with keys or hashes. A template over
-/// `extend`, so that an append inside a block makes no `block_copier`; so is the next one.
-template <class State, class Extend>
-[[nodiscard]] result<void> append(State& state, sequence_id id, const token_run& run, Extend&& extend) noexcept {
-  const auto store = [&](sequence_record::hot_part& hot) {
+/// Appends a run of tokens without keys or hashes if the last block has room for it. False, and nothing is changed, if
+/// an append needs more.
+template <class State>
+[[nodiscard]] [[gnu::always_inline]] inline bool append_inside(State& state, sequence_id id,
+                                                               const token_run& run) noexcept {
+  return step_inside(state, id, [&](sequence_record::hot_part& hot) {
     const auto size = std::ssize(run.tokens);
     if (size > hot.end_of_room - hot.next_token || size == 0 || !run.tokens_only()) {
       return false;
@@ -75,14 +75,11 @@ template <class State, class Extend>
     hot.next_token = std::copy(run.tokens.begin(), run.tokens.end(), hot.next_token);
     hot.num_tokens += size;
     return true;
-  };
-  return visit_sequence(state, id, store, [&](auto& s) { return extend(s, run); });
+  });
 }
-
-/// Appends a token, by `extend(s, run)` where no block has room for it.
-template <class State, class Extend>
-[[nodiscard]] result<void> append(State& state, sequence_id id, token next, Extend&& extend) noexcept {
-  const auto store = [&](sequence_record::hot_part& hot) {
+template <class State>
+[[nodiscard]] [[gnu::always_inline]] inline bool append_inside(State& state, sequence_id id, token next) noexcept {
+  return step_inside(state, id, [&](sequence_record::hot_part& hot) {
     if (!hot.has_room()) [[unlikely]] {
       return false;
     }
@@ -90,10 +87,6 @@ template <class State, class Extend>
     *hot.next_token++ = next;
     ++hot.num_tokens;
     return true;
-  };
-  return visit_sequence(state, id, store, [&](auto& s) {
-    const auto run = std::array{next};  // only here does the token need an address
-    return extend(s, run);
   });
 }
 

@@ -9,6 +9,7 @@
 #include <pagedkv/sequence/slot_mapping.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -76,9 +77,8 @@ template <class State>
 
 /// Commits, then appends; fills the slots.
 template <class State, class Added>
-[[nodiscard]] [[gnu::noinline]] result<void> append_at_length(State& state, sequence& s, const batch_entry& entry,
-                                                              std::span<slot> slots, block_copier copy,
-                                                              Added&& added) noexcept {
+[[nodiscard]] result<void> append_at_length(State& state, sequence& s, const batch_entry& entry, std::span<slot> slots,
+                                            block_copier copy, Added&& added) noexcept {
   if (entry.num_computed_tokens != batch_entry::no_commit) {
     if (auto committed = commit(state, s, entry.num_computed_tokens); !committed) {
       return committed;
@@ -92,7 +92,73 @@ template <class State, class Added>
   return appended;
 }
 
-/// `copy`: see `make_room`.
+/// The block that the next commit publishes, if it is full; or `no_block`.
+template <class State>
+[[nodiscard]] block_id next_to_publish(const State& state, const sequence& s) noexcept {
+  const auto end = (s.num_published_blocks + 1) * state.block_size();
+  return end <= static_cast<std::size_t>(s.num_tokens) && s.options.publish ? s.blocks[s.num_published_blocks]
+                                                                            : no_block;
+}
+
+/// Keeps the hash of the block that the next commit publishes, and fetches the lines that publishing it touches.
+template <class State>
+void hash_next(State& state, sequence& s) noexcept {
+  const auto block = next_to_publish(state, s);
+  if (block != no_block && s.num_published_blocks >= s.num_hashed_blocks && s.keys.empty() &&
+      !state.pool.state(block).published()) {
+    const auto hash = state.index.hash(s.tail.hash, state.index.contents(block));
+    state.index.prefetch_publication(block, hash);
+    state.index.note_hash(block, hash);
+    s.num_hashed_blocks = s.num_published_blocks + 1;
+  }
+}
+
+/// An entry that needs more than stores, and the place of its slots.
+struct longer_entry {
+  const batch_entry* entry;
+  slot* slots;
+};
+
+/// Executes such entries of a batch that begins at `begin`, in their order. Of several, the cache lines that all touch
+/// are fetched before the first one needs its own, since the processor's caches seldom have them.
+template <class State>
+[[gnu::noinline]] void append_longer(State& state, std::span<const longer_entry> longer, const batch_entry* begin,
+                                     const batch_buffers& out, batch_outcome& done, block_copier copy) noexcept {
+  if (longer.size() > 1) {
+    const auto visit_each = [&](auto&& visit) {
+      for (const auto& each : longer) {
+        static_cast<void>(visit_sequence(state, each.entry->id, [&](sequence& s) {
+          visit(s);
+          return result<void>{};
+        }));
+      }
+    };
+    visit_each([&](const sequence& s) {
+      if (const auto block = next_to_publish(state, s); block != no_block) {
+        state.pool.prefetch(block);
+        state.index.prefetch_contents(block);
+      }
+    });
+    visit_each([&](sequence& s) { hash_next(state, s); });
+  }
+  for (const auto& [entry, place] : longer) {
+    const auto slots = std::span{place, num_slots_of(*entry)};
+    const auto number = static_cast<std::size_t>(entry - begin);
+    const auto added = [&](std::size_t index, block_id block) {
+      note_block(done, out, {static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(index), block});
+    };
+    const auto appended = visit_sequence(
+        state, entry->id, [&](sequence& s) { return append_at_length(state, s, *entry, slots, copy, added); });
+    if (!appended) {
+      std::ranges::fill(slots, skip_slot);
+      out.failures[done.num_failures++] = {number, appended.error()};
+    }
+  }
+}
+
+/// Entries that only store are executed at once, the others a few at a time. A sequence with an entry that waits has no
+/// room, so that its later entries wait, too. Where threads share sequences, none waits: another thread could find room
+/// meanwhile. `copy`: see `make_room`.
 template <class State>
 [[nodiscard]] result<batch_outcome> append_batch(State& state, std::span<const batch_entry> entries,
                                                  const batch_buffers& out, block_copier copy) noexcept {
@@ -100,33 +166,40 @@ template <class State>
   if (!num_slots) {
     return num_slots.error();
   }
-  auto done = batch_outcome{};
+  auto done = batch_outcome{.num_slots = *num_slots};
+  auto* next_slot = out.slots.data();
   const auto now = state.time();
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    const auto& entry = entries[i];
-    const auto slots = out.slots.subspan(done.num_slots, num_slots_of(entry));
+  constexpr auto most_waiting = std::size_t{State::locking_type::family::concurrent ? 1 : 16};
+  std::array<longer_entry, most_waiting> longer;
+  auto num_longer = std::size_t{0};
+  for (const auto& entry : entries) {
     const auto store = [&](sequence_record::hot_part& hot) {
       if (!only_stores(state, hot, entry)) [[unlikely]] {
+        hot.forget_room();
         return false;
       }
-      slots[0] = state.index.slot_of(hot.next_token);
-      *hot.next_token++ = entry.run.tokens[0];
-      hot.num_computed_tokens = std::max(hot.num_computed_tokens, entry.num_computed_tokens);
+      if (entry.num_computed_tokens != batch_entry::no_commit) {
+        hot.num_computed_tokens = entry.num_computed_tokens;
+      }
       ++hot.num_tokens;
       hot.last_access = now;
+      *next_slot = state.index.slot_of(hot.next_token);
+      *hot.next_token++ = entry.run.tokens[0];
       return true;
     };
-    const auto appended = visit_sequence(state, entry.id, store, [&](sequence& s) {
-      return append_at_length(state, s, entry, slots, copy, [&](std::size_t index, block_id block) {
-        note_block(done, out, {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(index), block});
-      });
-    });
-    if (!appended) [[unlikely]] {
-      std::fill(slots.begin(), slots.end(), skip_slot);
-      out.failures[done.num_failures++] = {i, appended.error()};
+    if (step_inside(state, entry.id, store)) [[likely]] {
+      ++next_slot;
+      continue;
     }
-    done.num_slots += slots.size();
+    state.sequences.prefetch(static_cast<std::uint64_t>(entry.id));
+    longer[num_longer++] = {&entry, next_slot};
+    next_slot += num_slots_of(entry);
+    if (num_longer == most_waiting) {  // with this one: it must not wait while an earlier one finds room
+      append_longer(state, longer, entries.data(), out, done, copy);
+      num_longer = 0;
+    }
   }
+  append_longer(state, std::span{longer}.first(num_longer), entries.data(), out, done, copy);
   return done;
 }
 

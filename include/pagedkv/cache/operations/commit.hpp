@@ -127,18 +127,18 @@ template <class State>
   return {};
 }
 
-/// Commits the sequence with this id: by `publish(s)`, where there is more to do than to note the number.
-template <class State, class Publish>
-[[nodiscard]] result<void> commit(State& state, sequence_id id, std::int64_t num_tokens, Publish&& publish) noexcept {
-  const auto note = [&](sequence_record::hot_part& hot) {
+/// Commits so many tokens if that publishes nothing. False, and nothing is changed, if a commit needs more.
+template <class State>
+[[nodiscard]] [[gnu::always_inline]] inline bool commit_inside(State& state, sequence_id id,
+                                                               std::int64_t num_tokens) noexcept {
+  return step_inside(state, id, [&](sequence_record::hot_part& hot) {
     if (!only_notes(state, hot, num_tokens)) {
       return false;
     }
     hot.num_computed_tokens = num_tokens;
     hot.last_access = state.time();
     return true;
-  };
-  return visit_sequence(state, id, note, publish);
+  });
 }
 
 }  // namespace pagedkv::detail
