@@ -25,6 +25,19 @@ def runs(policy, num_blocks, figure):
     return [("requests", f"replay_trace<{policy}>/{num_blocks}", figure)]
 
 
+def shared(benchmark, threads, figure="items_per_second"):
+    return [("concurrency", f"{benchmark}/threads:{threads}", figure)]
+
+
+def by_threads(name, policies, suffix=""):
+    """Rows of a benchmark under the policy for one thread and under these, by the number of threads."""
+    return [
+        [str(threads), [("concurrency", f"{name}<single_thread{suffix}>", "items_per_second")] if threads == 1 else "–"]
+        + [shared(f"{name}<{policy}{suffix}>", threads) for policy in policies]
+        for threads in (1, 2, 4, 8, 16)
+    ]
+
+
 def link(section):
     return f"[more](performance_host.md#{section})"
 
@@ -50,6 +63,8 @@ ELEMENTS = ("float16", "bfloat16", "int8")
 GROUP_SIZES = (1, 4, 8)
 SHARED = ("flat_ms", "shared_ms", "flat_over_shared")
 LOCKINGS = ("single_thread", "rw_lock", "sharded_mutex")
+OF_THREADS = ("rw_lock", "sharded_mutex", "lock_free")
+LATENCIES = ("p50_us", "p99_us", "p99.9_us")
 CHANGES = [("grow", 0, "grow_own_us"), ("shrink, others free", 0, "shrink_own_us"), ("shrink, others cached; moves", 1, "shrink_own_us")]
 
 # By name: the heading, and the rows.
@@ -250,6 +265,50 @@ TABLES = {
             for size in (1, 4)
         ],
     ),
+    "threads": (
+        ["items a second", "threads", "`single_thread`", "`rw_lock`", "`basic_rw_lock<std::shared_mutex>`", "`sharded_mutex`", "`lock_free`"],
+        [
+            [label, *row]
+            for label, name in (
+                ("append a token", "append"),
+                ("reference and release, own blocks", "reference_own_blocks"),
+                ("the same, shared blocks", "reference_shared_blocks"),
+                ("look up, own text; blocks", "look_up_own_text"),
+                ("look up, one text; blocks", "look_up_shared_text"),
+                ("requests shaped like the traces", "serve"),
+            )
+            for row in by_threads(name, ("rw_lock", "rw_lock_std_shared_mutex", *OF_THREADS[1:]))
+        ],
+    ),
+    "free_lists": (
+        ["ids at a time", "threads", *(f"`{locking}`" for locking in ("single_thread", *OF_THREADS))]
+        + ["Boost stack", "Boost queue", "mutex, vector", "`lock_free` / Boost stack"],
+        [
+            [str(depth), *row, shared(f"pop_and_push<lock_free, {depth}>", row[0], "vs_boost_stack")]
+            for depth in (1, 32, 500)
+            for row in by_threads("pop_and_push", (*OF_THREADS, "boost_stack", "boost_queue", "mutex_and_vector"), f", {depth}")
+        ],
+    ),
+    "latencies": (
+        ["blocks", "threads", *(f"`{locking}`: p50, p99, p99.9" for locking in OF_THREADS), "the computation, and its longest"],
+        [
+            [f"{blocks:,}", str(threads)]
+            + [
+                [("concurrency", f"answer_when_full<{locking}>/blocks:{blocks}/threads:{threads}", figure) for figure in LATENCIES]
+                for locking in OF_THREADS
+            ]
+            + [[("concurrency", f"compute/threads:{threads}", figure) for figure in (*LATENCIES, "max_us")]]
+            for blocks in (10_000, 1_000_000)
+            for threads in (1, 2, 16)
+        ],
+    ),
+    "writers": (
+        ["mutex", "p50, p99, p99.9, longest wait of a writer", "writes of 4,000"],
+        [
+            [label, *([("concurrency", f"wait_as_writer<{mutex}>", figure) for figure in figures] for figures in ((*LATENCIES, "max_us"), ("calls",)))]
+            for label, mutex in (("`fair_shared_mutex`", "own_shared_mutex"), ("glibc's `std::shared_mutex`", "std_shared_mutex"))
+        ],
+    ),
 }
 
 
@@ -281,7 +340,7 @@ MARKED = re.compile(r"(<!-- table (\w+) -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
 
 
 def pages(root):
-    return [root / "docs" / name for name in ("performance.md", "performance_host.md")]
+    return [root / "docs" / name for name in ("performance.md", "performance_host.md", "concurrency.md")]
 
 
 def insert(page, made):

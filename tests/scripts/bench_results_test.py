@@ -90,11 +90,15 @@ class BenchResults(unittest.TestCase):
 class BenchTables(unittest.TestCase):
     def test_the_benchmarks_of_all_cells_exist(self):
         for area, benchmark, figure in bench_tables.figures():
-            sources = "".join(path.read_text() for path in (ROOT / "bench" / area.split()[0]).glob("*.cpp"))
+            folders = (area.split()[0], "support")
+            sources = "".join(path.read_text() for folder in folders for path in (ROOT / "bench" / folder).glob("*.[ch]pp"))
             function = re.match(r"\w+", benchmark)[0]
-            self.assertRegex(sources, rf'BENCHMARK\({function}\b|"{function}"', f"{area}: {benchmark}")
-            if figure != "ns" or f"void {function}" not in sources:
-                self.assertIn(f'counters["{figure}"]', sources, f"{area}: {benchmark}")
+            self.assertRegex(sources, rf'(BENCHMARK|PAGEDKV_FOR_ALL_POLICIES)\({function}\b|"{function}"', f"{area}: {benchmark}")
+            if figure == "items_per_second":
+                self.assertIn("SetItemsProcessed(", sources, f"{area}: {benchmark}")
+            elif figure != "ns" or f"void {function}" not in sources:
+                setter = 'counters["vs_" +' if figure.startswith("vs_") else f'counters["{figure}"]'
+                self.assertIn(setter, sources, f"{area}: {benchmark}")
 
     def test_pages_have_the_headings_and_rows(self):
         text = "".join(page.read_text() for page in bench_tables.pages(ROOT))
