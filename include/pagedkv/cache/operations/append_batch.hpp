@@ -141,14 +141,15 @@ template <class State>
     });
     visit_each([&](sequence& s) { hash_next(state, s); });
   }
-  for (const auto& [entry, place] : longer) {
-    const auto slots = std::span{place, num_slots_of(*entry)};
-    const auto number = static_cast<std::size_t>(entry - begin);
+  for (const auto& each : longer) {
+    const auto& entry = *each.entry;
+    const auto slots = std::span{each.slots, num_slots_of(entry)};
+    const auto number = static_cast<std::size_t>(&entry - begin);
     const auto added = [&](std::size_t index, block_id block) {
       note_block(done, out, {static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(index), block});
     };
     const auto appended = visit_sequence(
-        state, entry->id, [&](sequence& s) { return append_at_length(state, s, *entry, slots, copy, added); });
+        state, entry.id, [&](sequence& s) { return append_at_length(state, s, entry, slots, copy, added); });
     if (!appended) {
       std::ranges::fill(slots, skip_slot);
       out.failures[done.num_failures++] = {number, appended.error()};
