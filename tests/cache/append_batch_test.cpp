@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -159,6 +160,33 @@ TEMPLATE_LIST_TEST_CASE("entries of one sequence are executed in their order", "
     }
   }
   CHECK(std::ranges::is_sorted(std::span{new_blocks}.first(done.num_new_blocks), {}, &new_block::entry));
+  check_sound(cache);
+  release_all(cache, {ids[0], ids[1]});
+}
+
+TEMPLATE_LIST_TEST_CASE("a hash that a batch made does not outlive its tokens", "[cache][batch]", lockings) {
+  auto cache = cache_of<TestType>{small_cache(16)};
+  auto ids = std::array<sequence_id, 2>{};
+  auto entries = std::array<batch_entry, 2>{};
+  const auto next = text(500, 1);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    // The first block is full, and waits for a commit; the entry takes the second one.
+    ids[i] = cache.create_sequence(text(static_cast<token>(1000 * i), 4)).value().id;
+    entries[i] = {.id = ids[i], .run = next};
+  }
+  auto out = buffers{};
+  REQUIRE(cache.append_batch(entries, out.view())->num_failures == 0);
+  for (const auto id : ids) {
+    REQUIRE(cache.truncate(id, 2));
+    REQUIRE(cache.append(id, text(2000, 2)));
+    REQUIRE(cache.commit(id, 4));
+  }
+  for (const auto first : {token{0}, token{1000}}) {
+    CHECK(cache.find_prefix(text(first, 5)) == 0);
+    auto tokens = text(first, 2);
+    std::ranges::copy(text(2000, 3), std::back_inserter(tokens));
+    CHECK(cache.find_prefix(tokens) == 4);
+  }
   check_sound(cache);
   release_all(cache, {ids[0], ids[1]});
 }

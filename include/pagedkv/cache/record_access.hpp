@@ -70,7 +70,7 @@ template <class State, class Body>
 }
 
 /// Calls `step(hot)` alone in the sequence, which does its work on the hot part alone, or returns false and changes
-/// nothing. Also false where the sequence cannot be entered.
+/// nothing but the room. Also false where the sequence cannot be entered.
 template <class State, class Step>
 [[nodiscard]] [[gnu::always_inline]] inline bool step_inside(State& state, sequence_id id, Step&& step) noexcept {
   using map = decltype(state.sequences);

@@ -276,7 +276,7 @@ class record_map {
  private:
   static constexpr auto chunk_size = std::size_t{64};
   static constexpr auto busy = std::uint32_t{1} << 31;  // beside a generation, while a thread is inside
-  static constexpr auto mark = Locking::waits_for_sequence ? std::uint32_t{0} : busy;  // where cells have it
+  static constexpr auto mark = Locking::waits_for_sequence ? std::uint32_t{0} : busy;  // that a generation may carry
   struct record_chunk {
     explicit record_chunk(std::size_t first) noexcept {
       for (std::size_t i = 0; i < chunk_size; ++i) {

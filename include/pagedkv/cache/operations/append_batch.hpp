@@ -148,8 +148,13 @@ template <class State>
     const auto added = [&](std::size_t index, block_id block) {
       note_block(done, out, {static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(index), block});
     };
-    const auto appended = visit_sequence(
-        state, entry.id, [&](sequence& s) { return append_at_length(state, s, entry, slots, copy, added); });
+    const auto appended = visit_sequence(state, entry.id, [&](sequence& s) {
+      auto outcome = append_at_length(state, s, entry, slots, copy, added);
+      if (!s.has_room()) {  // an entry without tokens, or one that failed, leaves the room as it was
+        find_room(state, s);
+      }
+      return outcome;
+    });
     if (!appended) {
       std::ranges::fill(slots, skip_slot);
       out.failures[done.num_failures++] = {number, appended.error()};
@@ -158,8 +163,8 @@ template <class State>
 }
 
 /// Entries that only store are executed at once, the others a few at a time. A sequence with an entry that waits has no
-/// room, so that its later entries wait, too. Where threads share sequences, none waits: another thread could find room
-/// meanwhile. `copy`: see `make_room`.
+/// room, so that its later entries wait, too. Where several threads may be inside at once, none waits: another thread could
+/// find room meanwhile. `copy`: see `make_room`.
 template <class State>
 [[nodiscard]] result<batch_outcome> append_batch(State& state, std::span<const batch_entry> entries,
                                                  const batch_buffers& out, block_copier copy) noexcept {
@@ -176,7 +181,9 @@ template <class State>
   for (const auto& entry : entries) {
     const auto store = [&](sequence_record::hot_part& hot) {
       if (!only_stores(state, hot, entry)) [[unlikely]] {
-        hot.forget_room();
+        if constexpr (most_waiting > 1) {
+          hot.forget_room();
+        }
         return false;
       }
       if (entry.num_computed_tokens != batch_entry::no_commit) {
