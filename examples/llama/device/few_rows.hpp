@@ -3,6 +3,11 @@
 #include "kernels.hpp"
 
 #include <pagedkv/kernels/attention/matrix.hpp>
+#include <pagedkv/policy/element/bfloat16.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
 
 // Products of few rows with a matrix, which take as long as the read of the matrix.
 
@@ -11,6 +16,8 @@ namespace llama::device {
 /// Where the two results of a pair of the matrix' rows go: neighbouring rows, whose results are stored.
 template <class Element, class Number>
 struct stored_pairs {
+  static constexpr bool makes_squares = false;
+
   Number* results;  // [row][width]
   std::int32_t width;
 
@@ -26,6 +33,8 @@ struct stored_pairs {
 
 /// Neighbouring rows, whose results are added to what is there.
 struct added_pairs {
+  static constexpr bool makes_squares = false;
+
   float* results;
   std::int32_t width;
 
@@ -42,6 +51,8 @@ struct added_pairs {
 /// A row of the gate and the one of what it lets through.
 template <class Element>
 struct gated_pairs {
+  static constexpr bool makes_squares = false;
+
   storage_of<Element>* results;
   std::int32_t width;
 
@@ -138,22 +149,29 @@ inline constexpr auto tile_run = std::int32_t{64};
 inline constexpr auto tile_lanes = tile_waves * 32;
 /// Sums of squares that a tile makes for each row.
 inline constexpr auto parts_of_tile = std::int32_t{2};
+/// Sums of squares of a hidden row of so many numbers.
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::int32_t parts_of_squares(std::int32_t width) {
+  return width / (2 * tile_pairs) * parts_of_tile;
+}
 
-/// Rows of a step. With sums of squares of their numbers, the product is that of the rows divided by their root mean
-/// square.
+/// Rows of a step. With sums of squares, the numbers are those of hidden rows times the weights of their norm, the sums
+/// are of the hidden rows, and the product is divided by the root of their mean.
 template <class Element>
 struct step_rows {
   const storage_of<Element>* numbers;
   std::int32_t num_rows;
-  const float* squares = nullptr;  // [row][part]
+  const float* squares = nullptr;  // [row][part], parts a multiple of four
   std::int32_t num_parts = 0;
   float epsilon = 0;
 };
 
 /// Results that are added to hidden rows. The next product reads the new rows: they are also stored as `Element`, times
-/// the weights of its norm, and beside them sums of their squares.
+/// the weights of its norm, and beside them sums of the new rows' squares.
 template <class Element>
 struct added_and_weighted_pairs {
+  static_assert(std::is_same_v<Element, pagedkv::bfloat16>, "undivided numbers may be too large for other types");
+  static constexpr bool makes_squares = true;
+
   float* hidden;
   std::int32_t width;
   const float* weights;
@@ -163,7 +181,7 @@ struct added_and_weighted_pairs {
   [[nodiscard]] std::int32_t count() const noexcept { return width / 2; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t first(std::int32_t pair) const { return 2 * pair; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t second(std::int32_t pair) const { return 2 * pair + 1; }
-  [[nodiscard]] PAGEDKV_HOST_DEVICE std::int32_t num_parts() const { return width / 2 / tile_pairs * parts_of_tile; }
+  [[nodiscard]] PAGEDKV_HOST_DEVICE std::int32_t num_parts() const { return parts_of_squares(width); }
   /// Returns the sum of the squares.
   [[nodiscard]] PAGEDKV_DEVICE float put(std::int32_t row, std::int32_t pair, float one, float other) const {
     const auto at = std::int64_t{row} * width + 2 * pair;
@@ -193,10 +211,16 @@ using eight_numbers = kernels::vector<kernels::lane_word, 4>;
 /// Runs of weights on their way, and bytes of one.
 inline constexpr auto tile_depth = 5;
 inline constexpr auto tile_run_bytes = std::size_t{4 * tile_lanes * 16};
+/// A wave's sums of a tile, and those of all waves. There is room for two tiles, as a wave may be a tile ahead of
+/// another.
+inline constexpr auto wave_sums = 2 * tile_pairs * tile_rows;
+inline constexpr auto tile_sums = tile_waves * wave_sums;
+using sums_of_tiles = kernels::shared_array<float, static_cast<std::size_t>(2 * tile_sums)>;
+using factors_of_rows = kernels::shared_array<float, tile_rows>;
 
 /// Whether a workgroup of the device has as much shared memory as the kernel takes.
 [[nodiscard]] inline bool has_room_for_tiles() {
-  constexpr auto bytes_of_sums = std::size_t{17} << 10;
+  constexpr auto bytes_of_sums = sizeof(sums_of_tiles) + sizeof(factors_of_rows);
   auto bytes = 0;
   return cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) == cudaSuccess &&
          static_cast<std::size_t>(bytes) >= tile_depth * tile_run_bytes + bytes_of_sums;
@@ -290,7 +314,7 @@ class weights_ahead {
   std::int32_t num_in_;
   std::int32_t num_tiles_;
   const Pairs& pairs_;
-  std::int32_t first_;  // number of a row that the lane copies
+  std::int32_t first_;  // index of the first number that the lane copies
   std::int32_t tile_;   // of the next copy
   std::int32_t at_ = 0;
   const number* one_ = nullptr;
@@ -348,17 +372,15 @@ class step_ahead {
   eight_numbers runs_[depth][2] = {};
 };
 
-/// Multiplies up to `tile_rows` rows with a matrix, in workgroups that take tiles in turns: one for each processor,
-/// whose shared memory it fills. Weights, which no kernel writes, are copied before the kernel that writes the rows has
-/// ended. `num_in` is a multiple of half a run, and the pairs one of `tile_pairs`.
+/// Multiplies up to `tile_rows` rows with a matrix, in workgroups that take tiles in turns. Each processor has one
+/// workgroup, which fills the processor's shared memory. Weights, which no kernel writes, are copied before the kernel
+/// that writes the rows has ended. `num_in` is a multiple of half a run, and the pairs one of `tile_pairs`.
 template <class Element, class Pairs>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(tile_lanes, 1)
     multiply_tiles(step_rows<Element> rows, const storage_of<Element>* weights, std::int32_t num_in, Pairs pairs,
                    std::int32_t num_tiles) {
-  constexpr auto wave_sums = 2 * tile_pairs * tile_rows;
-  // Twice, as a wave may be a tile ahead of another.
-  PAGEDKV_SHARED kernels::shared_array<float, static_cast<std::size_t>(2 * tile_waves * wave_sums)> sums;
-  PAGEDKV_SHARED kernels::shared_array<float, tile_rows> factors;
+  PAGEDKV_SHARED sums_of_tiles sums;
+  PAGEDKV_SHARED factors_of_rows factors;
   kernels::let_next_kernel_start();
   auto ahead = weights_ahead<Element, Pairs>(weights, num_in, pairs, num_tiles);
   kernels::wait_for_previous_kernel();
@@ -397,7 +419,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(tile_lanes, 1)
       const auto one = sum_at(result);
       const auto other = sum_at(result + tile_pairs * tile_rows);
       const auto pair = tile * tile_pairs + result / tile_rows;
-      if constexpr (requires { pairs.squares; }) {
+      if constexpr (Pairs::makes_squares) {
         auto square = row < rows.num_rows ? pairs.put(row, pair, one, other) : 0.0F;
         square += kernels::shuffle_xor(square, 8, 32);
         square += kernels::shuffle_xor(square, 16, 32);
@@ -408,7 +430,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(tile_lanes, 1)
         pairs.put(row, pair, one, other);
       }
     }
-    first_sum = tile_waves * wave_sums - first_sum;
+    first_sum = tile_sums - first_sum;
   }
 }
 

@@ -110,22 +110,32 @@ class model {
               runtime::stream stream);
   /// `gated_[r]`, of hidden row r.
   void multiply_gates(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream);
-  /// `result[r] = weights * rows[r]`.
+  /// `result[r]`, of hidden row r.
   template <class Number>
-  void multiply(const device_array<number>& rows, const device_array<number>& weights, std::size_t num_rows,
-                Number* result, runtime::stream stream);
-  /// Adds `weights * rows[r]` to hidden row r, and normalises it for the product that follows.
+  void multiply(const device_array<number>& weights, std::size_t num_rows, Number* result, runtime::stream stream);
+  /// Adds `weights * rows[r]` to hidden row r.
   void add_product(const device_array<number>& rows, const device_array<number>& weights, std::size_t num_rows,
-                   const device_array<float>& norm, runtime::stream stream);
+                   runtime::stream stream);
+  /// A product of hidden rows, and the weights of the norm before it.
+  struct following_product {
+    const device_array<float>& norm;
+    const device_array<number>& weights;
+  };
+  /// Adds `weights * rows[r]` to hidden row r, and prepares the input of the product that follows: normalised rows, or
+  /// where both products take tiles, rows that are not yet divided and sums of squares.
+  void add_product(const device_array<number>& rows, const device_array<number>& weights, std::size_t num_rows,
+                   const following_product& next, runtime::stream stream);
   /// Whether a kernel for few rows multiplies so many. It puts the results of pairs of the matrix' rows where they say.
   template <class Pairs>
-  [[nodiscard]] bool multiply_few(const device_array<number>& rows, const device_array<number>& weights,
-                                  std::size_t num_rows, const Pairs& pairs, runtime::stream stream);
-  /// Whether so many rows are multiplied in tiles.
-  [[nodiscard]] bool takes_tiles(std::size_t num_rows) const;
+  [[nodiscard]] bool multiply_few(const step_rows<Element>& rows, const device_array<number>& weights,
+                                  const Pairs& pairs, runtime::stream stream);
+  /// Whether so many rows of `num_in` numbers are multiplied with a matrix in tiles.
+  [[nodiscard]] bool takes_tiles(std::size_t num_rows, const device_array<number>& weights, std::int32_t num_in) const;
   template <class Pairs>
-  void start_tiles(const device_array<number>& rows, const device_array<number>& weights, std::size_t num_rows,
-                   const Pairs& pairs, runtime::stream stream);
+  void start_tiles(const step_rows<Element>& rows, const device_array<number>& weights, const Pairs& pairs,
+                   runtime::stream stream);
+  /// The hidden rows as they were prepared for a product.
+  [[nodiscard]] step_rows<Element> prepared_rows(std::size_t num_rows) const;
   void find_best_tokens(std::size_t num_rows, runtime::stream stream);
   void enqueue_copies_of_results(runtime::stream stream);
 
@@ -144,8 +154,8 @@ class model {
 
   device_array<float> hidden_{limits_.max_tokens * sizes_.hidden};
   device_array<number> normed_{limits_.max_tokens * sizes_.hidden};
-  /// Where there are sums of squares, `normed_` is still to be divided by their roots.
-  device_array<float> squares_{sizes_.hidden};
+  /// Where there are sums of squares, each row of `normed_` is still to be divided by the root of their mean.
+  device_array<float> squares_{static_cast<std::size_t>(tile_rows * parts_of_squares(config_.hidden))};
   std::int32_t num_parts_ = 0;
   device_array<number> projected_{limits_.max_tokens * sizes_.projected()};
   device_array<number> attended_{limits_.max_tokens * sizes_.queries};

@@ -74,24 +74,31 @@ void model<Element>::enqueue(const step_inputs& in, const pagedkv::block_storage
   start<look_up<Element>>({extent_of(num_rows), {workgroup_size}}, stream, weights_.embeddings.data(), in.tokens,
                           config_.hidden, hidden_.data());
   normalize(num_rows, nullptr, weights_.layers.front().norm, stream);
+  const auto& head = weights_.head.size() == 0 ? weights_.embeddings : weights_.head;
   for (auto i = std::size_t{0}; i < weights_.layers.size(); ++i) {
     const auto& layer = weights_.layers[i];
-    multiply(normed_, layer.projections, num_rows, projected_.data(), stream);
+    multiply(layer.projections, num_rows, projected_.data(), stream);
     normalize_heads_of(layer, num_rows, stream);
     attend(static_cast<std::int32_t>(i), in, view, stream);
-    add_product(attended_, layer.output, num_rows, layer.feed_norm, stream);
+    add_product(attended_, layer.output, num_rows, {layer.feed_norm, layer.gates}, stream);
     multiply_gates(layer, num_rows, stream);
-    const bool is_last = i + 1 == weights_.layers.size();
-    add_product(gated_, layer.down, num_rows, is_last ? weights_.norm : weights_.layers[i + 1].norm, stream);
+    if (i + 1 < weights_.layers.size()) {
+      const auto& next = weights_.layers[i + 1];
+      add_product(gated_, layer.down, num_rows, {next.norm, next.projections}, stream);
+    } else if (in.num_wanted == num_rows) {
+      // Wanted rows ascend, so that all of them are rows 0, 1 and so on.
+      add_product(gated_, layer.down, num_rows, {weights_.norm, head}, stream);
+    } else {
+      add_product(gated_, layer.down, num_rows, stream);
+    }
   }
   if (in.num_wanted == 0) {
     return;
   }
-  if (in.num_wanted < num_rows) {
+  if (in.num_wanted != num_rows) {
     normalize(in.num_wanted, in.wanted, weights_.norm, stream);
   }
-  const auto& head = weights_.head.size() == 0 ? weights_.embeddings : weights_.head;
-  multiply(normed_, head, in.num_wanted, logits_.data(), stream);
+  multiply(head, in.num_wanted, logits_.data(), stream);
   find_best_tokens(in.num_wanted, stream);
 }
 
@@ -145,8 +152,8 @@ void model<Element>::attend(std::int32_t index, const step_inputs& in, const pag
 template <class Element>
 void model<Element>::multiply_gates(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream) {
   const auto width = config_.intermediate;
-  if (!multiply_few(normed_, layer.gates, num_rows, gated_pairs<Element>{gated_.data(), width}, stream)) {
-    multiply(normed_, layer.gates, num_rows, gates_.data(), stream);
+  if (!multiply_few(prepared_rows(num_rows), layer.gates, gated_pairs<Element>{gated_.data(), width}, stream)) {
+    multiply(layer.gates, num_rows, gates_.data(), stream);
     const auto each = workgroup_size * kernels::numbers_in_vector<number>;
     start<apply_gates<Element>>(
         {{static_cast<std::uint32_t>((width + each - 1) / each), static_cast<std::uint32_t>(num_rows)},
@@ -157,82 +164,95 @@ void model<Element>::multiply_gates(const layer_weights<Element>& layer, std::si
 
 template <class Element>
 template <class Number>
-void model<Element>::multiply(const device_array<number>& rows, const device_array<number>& weights,
-                              std::size_t num_rows, Number* result, runtime::stream stream) {
+void model<Element>::multiply(const device_array<number>& weights, std::size_t num_rows, Number* result,
+                              runtime::stream stream) {
   using stored = std::conditional_t<std::is_same_v<Number, float>, pagedkv::float32, Element>;
   const auto num_in = config_.hidden;
   const auto num_out = rows_of_matrix(weights, num_in);
-  if (!multiply_few(rows, weights, num_rows, stored_pairs<stored, Number>{result, num_out}, stream)) {
-    blas_.enqueue(product<Element, Number>{rows.data(), weights.data(), result, static_cast<std::int32_t>(num_rows),
-                                           num_in, num_out},
+  const auto rows = prepared_rows(num_rows);
+  if (!multiply_few(rows, weights, stored_pairs<stored, Number>{result, num_out}, stream)) {
+    blas_.enqueue(product<Element, Number>{rows.numbers, weights.data(), result, rows.num_rows, num_in, num_out},
                   stream);
   }
 }
 
 template <class Element>
 void model<Element>::add_product(const device_array<number>& rows, const device_array<number>& weights,
-                                 std::size_t num_rows, const device_array<float>& norm, runtime::stream stream) {
+                                 std::size_t num_rows, runtime::stream stream) {
   const auto num_out = config_.hidden;
-  const auto num_in = rows_of_matrix(weights, num_out);
+  const auto of_step = step_rows<Element>{rows.data(), static_cast<std::int32_t>(num_rows)};
+  if (!multiply_few(of_step, weights, added_pairs{hidden_.data(), num_out}, stream)) {
+    blas_.enqueue(product<Element, float>{rows.data(), weights.data(), hidden_.data(), of_step.num_rows,
+                                          rows_of_matrix(weights, num_out), num_out, true},
+                  stream);
+  }
+}
+
+template <class Element>
+void model<Element>::add_product(const device_array<number>& rows, const device_array<number>& weights,
+                                 std::size_t num_rows, const following_product& next, runtime::stream stream) {
+  const auto width = config_.hidden;
   if constexpr (multiplies_tiles<Element>) {
-    if (takes_tiles(num_rows)) {
+    if (takes_tiles(num_rows, weights, rows_of_matrix(weights, width)) && takes_tiles(num_rows, next.weights, width)) {
       const auto pairs =
-          added_and_weighted_pairs<Element>{hidden_.data(), num_out, norm.data(), normed_.data(), squares_.data()};
-      start_tiles(rows, weights, num_rows, pairs, stream);
+          added_and_weighted_pairs<Element>{hidden_.data(), width, next.norm.data(), normed_.data(), squares_.data()};
+      start_tiles({rows.data(), static_cast<std::int32_t>(num_rows)}, weights, pairs, stream);
       num_parts_ = pairs.num_parts();
       return;
     }
   }
-  if (!multiply_few(rows, weights, num_rows, added_pairs{hidden_.data(), num_out}, stream)) {
-    blas_.enqueue(product<Element, float>{rows.data(), weights.data(), hidden_.data(),
-                                          static_cast<std::int32_t>(num_rows), num_in, num_out, true},
-                  stream);
+  add_product(rows, weights, num_rows, stream);
+  normalize(num_rows, nullptr, next.norm, stream);
+}
+
+template <class Element>
+step_rows<Element> model<Element>::prepared_rows(std::size_t num_rows) const {
+  auto rows = step_rows<Element>{normed_.data(), static_cast<std::int32_t>(num_rows)};
+  if (num_parts_ > 0) {
+    rows.squares = squares_.data();
+    rows.num_parts = num_parts_;
+    rows.epsilon = config_.norm_epsilon;
   }
-  normalize(num_rows, nullptr, norm, stream);
+  return rows;
 }
 
 template <class Element>
 template <class Pairs>
-bool model<Element>::multiply_few(const device_array<number>& rows, const device_array<number>& weights,
-                                  std::size_t num_rows, const Pairs& pairs, runtime::stream stream) {
+bool model<Element>::multiply_few(const step_rows<Element>& rows, const device_array<number>& weights,
+                                  const Pairs& pairs, runtime::stream stream) {
+  const auto num_pairs = pairs.count();
+  const auto num_in = rows_of_matrix(weights, 2 * num_pairs);
   if constexpr (multiplies_tiles<Element>) {
-    if (takes_tiles(num_rows)) {
-      start_tiles(rows, weights, num_rows, pairs, stream);
+    if (takes_tiles(static_cast<std::size_t>(rows.num_rows), weights, num_in)) {
+      start_tiles(rows, weights, pairs, stream);
       return true;
     }
   }
-  if (num_rows == 1) {
-    const auto num_pairs = pairs.count();
-    const auto num_in = static_cast<std::int32_t>(weights.size() / 2 / static_cast<std::size_t>(num_pairs));
+  if (rows.num_rows == 1) {
     const auto each = workgroup_size / device_.wave_size;
     start<multiply_row<Element, Pairs>>({extent_of((num_pairs + each - 1) / each), {workgroup_size}}, stream,
-                                        rows.data(), weights.data(), num_in, num_pairs, pairs);
+                                        rows.numbers, static_cast<const number*>(weights.data()), num_in, num_pairs,
+                                        pairs);
     return true;
   }
   return false;
 }
 
 template <class Element>
-bool model<Element>::takes_tiles(std::size_t num_rows) const {
-  const auto are_whole = [](auto... sizes) { return (... && (sizes % (tile_run / 2) == 0)); };
-  return multiplies_tiles<Element> && has_tiles_ && num_rows <= tile_rows &&
-         are_whole(sizes_.hidden, sizes_.queries, sizes_.keys, sizes_.intermediate, sizes_.vocabulary);
+bool model<Element>::takes_tiles(std::size_t num_rows, const device_array<number>& weights, std::int32_t num_in) const {
+  return multiplies_tiles<Element> && has_tiles_ && num_rows <= tile_rows && num_in % (tile_run / 2) == 0 &&
+         rows_of_matrix(weights, num_in) % (2 * tile_pairs) == 0;
 }
 
 #if defined(__CUDACC__) && !defined(__HIPCC__)
 template <class Element>
 template <class Pairs>
-void model<Element>::start_tiles(const device_array<number>& rows, const device_array<number>& weights,
-                                 std::size_t num_rows, const Pairs& pairs, runtime::stream stream) {
+void model<Element>::start_tiles(const step_rows<Element>& rows, const device_array<number>& weights,
+                                 const Pairs& pairs, runtime::stream stream) {
   const auto num_tiles = pairs.count() / tile_pairs;
-  const auto num_in = static_cast<std::int32_t>(weights.size() / 2 / static_cast<std::size_t>(pairs.count()));
-  auto of_step = step_rows<Element>{rows.data(), static_cast<std::int32_t>(num_rows)};
-  if (&rows == &normed_ && num_parts_ > 0) {
-    of_step = {rows.data(), of_step.num_rows, squares_.data(), num_parts_, config_.norm_epsilon};
-  }
   start<multiply_tiles<Element, Pairs>>(
-      {extent_of(std::min(num_tiles, device_.num_processors)), {tile_lanes}, tile_depth * tile_run_bytes}, stream,
-      of_step, weights.data(), num_in, pairs, num_tiles);
+      {extent_of(std::min(num_tiles, device_.num_processors)), {tile_lanes}, tile_depth * tile_run_bytes}, stream, rows,
+      weights.data(), rows_of_matrix(weights, 2 * pairs.count()), pairs, num_tiles);
 }
 #endif
 
