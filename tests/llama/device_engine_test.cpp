@@ -19,6 +19,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -213,10 +214,10 @@ TEST_CASE("a seed gives the same random tokens on a device again", "[llama]") {
   CHECK(first->state == generation_state::cut);
 }
 
-/// The logits behind a prompt, computed in one pass.
+/// The logits behind the last tokens of a prompt, computed in one pass.
 template <class Element>
 std::vector<float> logits_behind(device::model<Element>& with, const std::vector<token>& prompt,
-                                 const engine_sizes& sizes) {
+                                 const engine_sizes& sizes, std::int32_t num_wanted = 1) {
   auto config = pagedkv::cache_config{.block_size = sizes.block_size, .num_blocks = sizes.num_blocks};
   config.num_layers = static_cast<std::int32_t>(with.config().layers.size());
   config.num_kv_heads = with.config().num_kv_heads;
@@ -227,9 +228,11 @@ std::vector<float> logits_behind(device::model<Element>& with, const std::vector
   step.tokens = prompt;
   for (auto i = std::int32_t{0}; i < std::ssize(prompt); ++i) {
     step.positions.push_back(i);
+    if (i >= std::ssize(prompt) - num_wanted) {
+      step.wanted.push_back(i);
+    }
   }
   step.starts.push_back(static_cast<std::int32_t>(prompt.size()));
-  step.wanted = {static_cast<std::int32_t>(prompt.size()) - 1};
   const auto made = cache.create_sequence(prompt).value();
   memory.prepare(step, std::vector{made.id}).value();
   with.begin(step, memory);
@@ -261,6 +264,51 @@ TEST_CASE("logits of a device are near those of transformers", "[llama]") {
 #if defined(__HIPCC__) || defined(__CUDACC__)
   CHECK(divergence_of<pagedkv::bfloat16>(name) < 0.1F);
 #endif
+}
+
+/// The model of a folder with the first tokens of its vocabulary alone.
+template <class Element>
+device::model<Element> with_fewer_tokens(const std::filesystem::path& folder, std::int32_t vocabulary,
+                                         const step_limits& limits) {
+  auto config = model_config::read(folder);
+  auto weights = device::weight_reader<Element>(config, tensor_files(folder)).read();
+  const auto stream = pagedkv::hip::stream();
+  auto head = device::device_array<device::storage_of<Element>>(static_cast<std::size_t>(vocabulary) *
+                                                                static_cast<std::size_t>(config.hidden));
+  device::copy(head.data(), static_cast<const device::storage_of<Element>*>(weights.head.data()), head.size(),
+               device::runtime::device_to_device, stream.get());
+  stream.synchronize().value();
+  weights.head = std::move(head);
+  config.vocabulary = vocabulary;
+  return device::model<Element>(config, std::move(weights), limits);
+}
+
+TEST_CASE("logits of a device depend neither on other rows nor on the rest of the vocabulary", "[llama]") {
+  require_device();
+  using element = std::conditional_t<on_device, pagedkv::bfloat16, pagedkv::float32>;
+  const auto sizes = engine_sizes{.num_blocks = 40};
+  const auto limits = limits_of(sizes);
+  const auto folder = model_folder(reference_of("llama"));
+  auto whole = device::model<element>(folder.path(), limits);
+  const auto prompt = std::vector<token>{1, 2, 3, 4, 5};
+  const auto expected = logits_behind(whole, prompt, sizes, 5);
+  CHECK(expected.size() == 5 * 256);
+  const auto vocabulary = GENERATE(256, 250);  // 250 rows are no tiles
+  auto fewer = with_fewer_tokens<element>(folder.path(), vocabulary, limits);
+  const auto num_wanted = GENERATE(5, 2, 1);
+  CAPTURE(vocabulary, num_wanted);
+  const auto logits = logits_behind(fewer, prompt, sizes, num_wanted);
+  REQUIRE(logits.size() == static_cast<std::size_t>(num_wanted * vocabulary));
+  auto largest = 0.0F;
+  auto difference = 0.0F;
+  for (auto row = 0; row < num_wanted; ++row) {
+    for (auto i = 0; i < vocabulary; ++i) {
+      const auto wanted = expected[static_cast<std::size_t>((5 - num_wanted + row) * 256 + i)];
+      largest = std::max(largest, std::abs(wanted));
+      difference = std::max(difference, std::abs(wanted - logits[static_cast<std::size_t>(row * vocabulary + i)]));
+    }
+  }
+  CHECK(difference <= (on_device ? 0.03F : 1e-5F) * largest);
 }
 
 TEST_CASE("an engine on a device refuses what is too long or too large", "[llama]") {

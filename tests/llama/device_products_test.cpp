@@ -30,7 +30,7 @@ using pagedkv::float32;
 
 constexpr auto most_rows = device::tile_rows;
 constexpr auto epsilon_of_norm = 1e-5F;
-/// What results are before a product, and stay where it has none.
+/// Results have this value before a product, and keep it where the product has none.
 constexpr auto untouched = 77.0F;
 /// Of a sum in float32, in shares of its products' magnitudes. One missing product is more.
 constexpr auto error_of_sums = 1e-6;
@@ -241,6 +241,7 @@ class checked_product {
   }
 
   /// The new hidden rows are those of the sums; what is made of them is compared with what it is made of.
+  template <template <class> class Pairs>
   void check_added_and_weighted() {
     const auto width = known_.num_out();
     const auto num_parts = device::parts_of_squares(width);
@@ -252,9 +253,8 @@ class checked_product {
     const auto squares = filled<float>(num_parts);
     upload(new_hidden, hidden, known_.stream());
     upload(weights_of_norm, weights, known_.stream());
-    const auto pairs = device::added_and_weighted_pairs<Element>{new_hidden.data(), width, weights_of_norm.data(),
-                                                                 weighted.data(), squares.data()};
-    start_(known_, rows_, pairs);
+    start_(known_, rows_,
+           Pairs<Element>{new_hidden.data(), width, weights_of_norm.data(), weighted.data(), squares.data()});
     const auto found = downloaded(new_hidden, known_.stream());
     check_hidden(found, hidden);
     check<number>(weighted, width, [&](std::int32_t row, std::int32_t i) {
@@ -380,7 +380,7 @@ TEST_CASE("products of few rows in tiles are those of float64", "[llama]") {
       product.check_stored<float32, float>();
       product.check_added();
       product.check_gated();
-      product.check_added_and_weighted();
+      product.check_added_and_weighted<device::added_and_weighted_pairs>();
     }
   }
 #endif
