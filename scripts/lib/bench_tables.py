@@ -1,5 +1,5 @@
-"""Tables of documents: which figure of which benchmark each cell has. Pages hold them between `<!-- table NAME -->` and
-`<!-- end -->`.
+"""Tables and plots of documents: which figure of which benchmark each cell and each point has. Pages hold tables between
+`<!-- table NAME -->` and `<!-- end -->`, and show plots as `images/NAME.svg`.
 
 A cell is text, a figure (area, benchmark, figure), or a list of figures. Benchmarks are named without iterations and kinds of
 time; `backend on 2` ran on two cores."""
@@ -312,14 +312,74 @@ TABLES = {
 }
 
 
+# By name: the labels of the axes, and by label of a line the figure of each x.
+PLOTS = {
+    "threads": (
+        ("threads", "items a second"),
+        {
+            f"{label}, {policy}": {threads: shared(f"{name}<{policy}>", threads)[0] for threads in (1, 2, 4, 8, 16)}
+            for label, name in (("append", "append"), ("look up", "look_up_own_text"), ("request", "serve"))
+            for policy in OF_THREADS
+        },
+    ),
+    "sizes": (
+        ("blocks in the pool, or tokens in the prompt", "ns of a block or a token"),
+        {
+            label: {10**power: ("cache", f"{name}:{10**power}", "ns") for power in (4, 5, 6, 7)}
+            for label, name in (
+                ("replace a block", "replace_by_blocks/num_blocks"),
+                ("look up, hold and release a block", "hit_by_blocks/num_blocks"),
+                ("look up a block", "find_by_blocks/num_blocks"),
+                ("compute a prompt, a token", "compute_by_tokens/num_tokens"),
+                ("look up and hold a prompt, a token", "hit_by_tokens/num_tokens"),
+            )
+        },
+    ),
+}
+
+
 def figures():
-    """Of all cells."""
-    return [figure for _, rows in TABLES.values() for row in rows for cell in row if not isinstance(cell, str) for figure in cell]
+    """Of all cells and points."""
+    of_cells = [figure for _, rows in TABLES.values() for row in rows for cell in row if not isinstance(cell, str) for figure in cell]
+    return of_cells + [figure for _, lines in PLOTS.values() for points in lines.values() for figure in points.values()]
+
+
+def by_plain_names(results):
+    return {area: {bench_results.plain(name): found for name, found in all_found.items()} for area, all_found in results.items()}
+
+
+def draw(results, folder):
+    """The plots whose figures are all there; the files that were written. Needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "pagedkv"  # equal figures, equal files
+    from matplotlib import pyplot, ticker
+
+    named = by_plain_names(results)
+    written = []
+    for name, ((across, up), lines) in PLOTS.items():
+        try:
+            found = {label: [(x, named[area][of][figure]) for x, (area, of, figure) in points.items()] for label, points in lines.items()}
+        except KeyError:
+            continue
+        canvas, plot = pyplot.subplots(figsize=(8, 5))
+        for label, points in found.items():
+            plot.plot(*zip(*points), marker="o", markersize=3, label=label)
+        plot.set(xscale="log", yscale="log", xlabel=across, ylabel=up)
+        plot.set_xticks(sorted({x for points in found.values() for x, _ in points}))
+        plot.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: f"{x:,.0f}"))
+        plot.minorticks_off()
+        plot.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+        canvas.savefig(folder / f"{name}.svg", metadata={"Date": None}, bbox_inches="tight")
+        pyplot.close(canvas)
+        written.append(folder / f"{name}.svg")
+    return written
 
 
 def tables(results):
     """In Markdown, by name, those whose figures are all there; and a figure that lacks of each of the others."""
-    named = {area: {bench_results.plain(name): found for name, found in all_found.items()} for area, all_found in results.items()}
+    named = by_plain_names(results)
     made, lacking = {}, {}
     for table, (heading, rows) in TABLES.items():
         try:

@@ -109,6 +109,13 @@ class BenchTables(unittest.TestCase):
             for cells, row in zip(found[name][2:], rows, strict=True):
                 self.assertEqual([was if isinstance(cell, list) else cell for was, cell in zip(cells, row, strict=True)], cells)
 
+    def test_pages_show_the_plots(self):
+        text = "".join(page.read_text() for page in bench_tables.pages(ROOT))
+        shown = re.findall(r"\]\(images/(\w+)\.svg\)", text)
+        self.assertEqual(sorted(shown), sorted(bench_tables.PLOTS))
+        for name in shown:
+            self.assertTrue((ROOT / "docs" / "images" / f"{name}.svg").is_file())
+
     def test_a_table_without_all_figures_is_left(self):
         page = "<!-- table gain -->\nold\n<!-- end -->\n<!-- table twin -->\nold\n<!-- end -->\n"
         results = {"cache": {"gain_of_releasing/1/iterations:1": {"ns": 4.2}, "gain_of_releasing/8/iterations:1": {"ns": 7.4}}}
