@@ -164,6 +164,26 @@ TEMPLATE_LIST_TEST_CASE("entries of one sequence are executed in their order", "
   release_all(cache, {ids[0], ids[1]});
 }
 
+TEMPLATE_LIST_TEST_CASE("an entry without tokens commits, and leaves the rest", "[cache][batch]", lockings) {
+  auto cache = cache_of<TestType>{small_cache(8)};
+  const auto id = cache.create_sequence(text(0, 6)).value().id;
+  auto out = buffers{};
+  for (const auto num_computed : {std::int64_t{2}, std::int64_t{5}}) {  // within the first block, and behind it
+    const auto commit = std::array{batch_entry{.id = id, .num_computed_tokens = num_computed}};
+    const auto done = cache.append_batch(commit, out.view());
+    REQUIRE(done->num_failures == 0);
+    CHECK(done->num_slots == 0);
+    CHECK(cache.describe(id)->num_computed_tokens == num_computed);
+  }
+  CHECK(cache.describe(id)->num_tokens == 6);
+  CHECK(cache.append_batch(std::array{batch_entry{.id = id, .num_computed_tokens = 7}}, out.view())->num_failures == 1);
+  CHECK(cache.append_batch(std::array{batch_entry{.id = id, .num_computed_tokens = 4}}, out.view())->num_failures == 1);
+  REQUIRE(cache.append(id, token{6}));
+  CHECK(cache.find_prefix(text(0, 6)) == 4);
+  check_sound(cache);
+  release_all(cache, {id});
+}
+
 TEMPLATE_LIST_TEST_CASE("a hash that a batch made does not outlive its tokens", "[cache][batch]", lockings) {
   auto cache = cache_of<TestType>{small_cache(16)};
   auto ids = std::array<sequence_id, 2>{};

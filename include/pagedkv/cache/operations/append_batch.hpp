@@ -75,6 +75,14 @@ template <class State>
          (num_computed == batch_entry::no_commit || only_notes(state, hot, num_computed));
 }
 
+/// Whether an entry is a commit alone, which publishes nothing.
+template <class State>
+[[nodiscard]] bool only_commits(const State& state, const sequence_record::hot_part& hot,
+                                const batch_entry& entry) noexcept {
+  return entry.run.tokens.empty() && entry.run.keys.empty() && entry.num_ahead == 0 &&
+         entry.num_computed_tokens != batch_entry::no_commit && only_notes(state, hot, entry.num_computed_tokens);
+}
+
 /// Commits, then appends; fills the slots.
 template <class State, class Added>
 [[nodiscard]] result<void> append_at_length(State& state, sequence& s, const batch_entry& entry, std::span<slot> slots,
@@ -163,8 +171,8 @@ template <class State>
 }
 
 /// Entries that only store are executed at once, the others a few at a time. A sequence with an entry that waits has no
-/// room, so that its later entries wait, too. Where several threads may be inside at once, none waits: another thread could
-/// find room meanwhile. `copy`: see `make_room`.
+/// room, so that its later entries wait, too. Where several threads may be inside at once, none waits: another thread
+/// could find room meanwhile. `copy`: see `make_room`.
 template <class State>
 [[nodiscard]] result<batch_outcome> append_batch(State& state, std::span<const batch_entry> entries,
                                                  const batch_buffers& out, block_copier copy) noexcept {
@@ -181,6 +189,11 @@ template <class State>
   for (const auto& entry : entries) {
     const auto store = [&](sequence_record::hot_part& hot) {
       if (!only_stores(state, hot, entry)) [[unlikely]] {
+        if (only_commits(state, hot, entry)) {
+          hot.num_computed_tokens = entry.num_computed_tokens;
+          hot.last_access = now;
+          return true;
+        }
         if constexpr (most_waiting > 1) {
           hot.forget_room();
         }
@@ -191,12 +204,11 @@ template <class State>
       }
       ++hot.num_tokens;
       hot.last_access = now;
-      *next_slot = state.index.slot_of(hot.next_token);
+      *next_slot++ = state.index.slot_of(hot.next_token);
       *hot.next_token++ = entry.run.tokens[0];
       return true;
     };
     if (step_inside(state, entry.id, store)) [[likely]] {
-      ++next_slot;
       continue;
     }
     state.sequences.prefetch(static_cast<std::uint64_t>(entry.id));
