@@ -205,7 +205,10 @@ void run(const std::string& file, const std::vector<std::size_t>& counts) {
                 found.bytes / read_rate / found.seconds, found.seconds_in_cache * 1e6,
                 static_cast<double>(num_sequences) / found.seconds);
     std::fflush(stdout);
-    rows.push_back({{"sequences", num_sequences}, {"seconds", found.seconds}, {"bytes", found.bytes}});
+    rows.push_back({{"sequences", num_sequences},
+                    {"seconds", found.seconds},
+                    {"seconds_in_cache", found.seconds_in_cache},
+                    {"bytes", found.bytes}});
   }
   if (!file.empty()) {
     std::ofstream(file) << nlohmann::json{{"read_rate", read_rate}, {"context", context}, {"rows", rows}};

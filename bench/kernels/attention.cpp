@@ -10,6 +10,7 @@
 // (attention_shapes.hpp); writes the same as JSON to FILE.
 
 #include "attention_shapes.hpp"
+#include "records.hpp"
 
 #include <pagedkv/attention/plan.hpp>
 #include <pagedkv/device/backend.hpp>
@@ -24,7 +25,6 @@
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -32,7 +32,6 @@
 #include <functional>
 #include <numeric>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -179,13 +178,37 @@ struct product_shape {
   if (!on_device) {
     return {{"MLA 1 x 40", latent, 4, {40}, {}}, {"prefill 40", full, 2, {40, 10}, {30, 10}}};
   }
-  const auto rows = [](std::int32_t length) { return std::vector<std::int32_t>(8, length); };
-  const auto decoding = std::vector<std::int32_t>(64, 4096);
-  return {{"MLA 64 x 4096", latent, 128, decoding, {}},
-          {"MLA 64 x 4096", latent, 16, decoding, {}},
-          {"prefill 8 x 2048", full, 32, rows(2048), rows(2048)},
-          {"prefill 8 x 512 over 8192", full, 32, rows(8704), rows(512)},
-          {"prefill 8 x 2048, 192/128", longer_keys, 16, rows(2048), rows(2048)}};
+  const auto equal = [](std::size_t count, std::int32_t length) { return std::vector(count, length); };
+  const auto ramp = [](std::size_t count, std::int32_t first, std::int32_t step) {
+    auto lengths = std::vector<std::int32_t>{};
+    for (auto i = std::size_t{0}; i < count; ++i) {
+      lengths.push_back(first + static_cast<std::int32_t>(i) * step);
+    }
+    return lengths;
+  };
+  const auto mixed = ramp(48, 500, 200);
+  const auto ragged = ramp(16, 100, 250);
+  return {{"MLA 64 x 4096", latent, 128, equal(64, 4096), {}},
+          {"MLA 64 x 4096", latent, 16, equal(64, 4096), {}},
+          {"MLA 16 x 16384", latent, 128, equal(16, 16384), {}},
+          {"MLA 256 x 1000", latent, 128, equal(256, 1000), {}},
+          {"MLA 512 x 500", latent, 16, equal(512, 500), {}},
+          {"MLA ramp", latent, 128, mixed, {}},
+          {"MLA ramp", latent, 16, mixed, {}},
+          {"MLA 1 x 9000", latent, 128, {9000}, {}},
+          {"MLA 1 x 9000", latent, 16, {9000}, {}},
+          {"MLA 8 x 1000", latent, 16, equal(8, 1000), {}},
+          {"prefill 8 x 2048", full, 32, equal(8, 2048), equal(8, 2048)},
+          {"prefill 8 x 512 over 8192", full, 32, equal(8, 8704), equal(8, 512)},
+          {"prefill 8 x 2048, 192/128", longer_keys, 16, equal(8, 2048), equal(8, 2048)},
+          {"prefill 1 x 16384", full, 32, {16384}, {16384}},
+          {"prefill 4 x 4096", full, 32, equal(4, 4096), equal(4, 4096)},
+          {"prefill 16 x 1024", full, 32, equal(16, 1024), equal(16, 1024)},
+          {"prefill 32 x 300", full, 32, equal(32, 300), equal(32, 300)},
+          {"prefill ragged", full, 32, ragged, ragged},
+          {"prefill 16 x 256 over 4096", full, 32, equal(16, 4352), equal(16, 256)},
+          {"prefill 4 x 1024 over 4096", full, 32, equal(4, 5120), equal(4, 1024)},
+          {"prefill 2 x 2048 over 30000", full, 32, equal(2, 32048), equal(2, 2048)}};
 }
 
 /// The shapes of the comparison with other libraries; bench/peers reads the same lengths from the JSON.
@@ -224,7 +247,10 @@ struct prefix_shape {
   return {{"64 x (16384 + 512)", 64, 16384, 512}, {"64 x (16384 + 1)", 64, 16384, 1},
           {"64 x (2048 + 2048)", 64, 2048, 2048}, {"64 x (512 + 4096)", 64, 512, 4096},
           {"16 x (16384 + 512)", 16, 16384, 512}, {"6 x (16384 + 512)", 6, 16384, 512},
-          {"4 x (16384 + 512)", 4, 16384, 512},   {"64 x (0 + 4096)", 64, 0, 4096},
+          {"4 x (16384 + 512)", 4, 16384, 512},   {"3 x (131072 + 16)", 3, 131072, 16},
+          {"12 x (8192 + 512)", 12, 8192, 512},   {"24 x (4096 + 1024)", 24, 4096, 1024},
+          {"32 x (4096 + 4096)", 32, 4096, 4096}, {"64 x (1024 + 1024)", 64, 1024, 1024},
+          {"128 x (512 + 256)", 128, 512, 256},   {"64 x (0 + 4096)", 64, 0, 4096},
           {"8 x (0 + 1024)", 8, 0, 1024}};
 }
 
@@ -293,7 +319,13 @@ class bench {
  public:
   [[nodiscard]] double read_ceiling() const { return ceiling_; }
   [[nodiscard]] int num_reports() const { return num_reports_; }
-  [[nodiscard]] const std::string& json() const { return json_; }
+  /// All that was printed.
+  [[nodiscard]] std::string json() const {
+    char ceiling[64];
+    std::snprintf(ceiling, sizeof(ceiling), "{\"read_ceiling\": %.4g", ceiling_);
+    return ceiling + (", \"results\": " + results_.list()) + ", \"products\": " + products_.list() +
+           ", \"prefixes\": " + prefixes_.list() + ", \"lists\": " + lists_.list() + "}\n";
+  }
 
   /// The fastest of several grids over 4 GiB, much more than the caches hold.
   void measure_ceiling() {
@@ -453,10 +485,6 @@ class bench {
     }
   }
 
-  [[nodiscard]] const std::string& list_json() const { return list_json_; }
-  [[nodiscard]] const std::string& product_json() const { return product_json_; }
-  [[nodiscard]] const std::string& prefix_json() const { return prefix_json_; }
-
  private:
   struct times {
     double call;
@@ -529,8 +557,7 @@ class bench {
                   R"("microseconds": %.2f, "operations_per_second": %.4g, "plan_microseconds": %.2f, )",
                   asked.name.c_str(), asked.query_heads, asked.group.num_kv_heads, std::string(Element::name).c_str(),
                   asked.group.key_dim, asked.group.value_dim, seconds * 1e6, rate, plan_seconds * 1e6);
-    product_json_ += product_json_.empty() ? "" : ",\n";
-    product_json_ += line + json_list("lengths", asked.lengths) + ", " + json_list("queries", asked.queries) + "}";
+    products_.add(line + json_list("lengths", asked.lengths) + ", " + json_list("queries", asked.queries) + "}");
     ++num_reports_;
     if (on_device) {
       std::printf("| %-25s | %3d/%-2d | %-8s | %8.1f | %5.1f | %5.1f |\n", asked.name.c_str(), asked.query_heads,
@@ -553,8 +580,7 @@ class bench {
         R"("prefixes": %zu, "microseconds": %.2f, "speed_of_flat": %.4f, "plan_microseconds": %.2f})",
         asked.name.c_str(), heads.query_heads, heads.kv_heads, std::string(Element::name).c_str(), plan,
         measured.num_prefixes, measured.call * 1e6, flat / measured.call, measured.plan * 1e6);
-    prefix_json_ += prefix_json_.empty() ? "" : ",\n";
-    prefix_json_ += line;
+    prefixes_.add(line);
     ++num_reports_;
     if (on_device) {
       std::printf("| %-18s | %2d/%-2d | %-8s | %-18s | %2zu | %8.1f | %6.3f | %5.1f |\n", asked.name.c_str(),
@@ -574,11 +600,11 @@ class bench {
     char line[512];
     std::snprintf(line, sizeof(line),
                   R"({"library": "pagedkv", "shape": "%s", "query_heads": %d, "kv_heads": %d, "element": "%s", )"
-                  R"("lists": "%s", "percent": %d, "microseconds": %.2f, "share_of_all": %.4f})",
+                  R"("lists": "%s", "percent": %d, "all_microseconds": %.2f, "microseconds": %.2f, )"
+                  R"("share_of_all": %.4f})",
                   asked.name.c_str(), asked.heads.query_heads, asked.heads.kv_heads, std::string(Element::name).c_str(),
-                  lists, percent, measured.call * 1e6, measured.call / all);
-    list_json_ += list_json_.empty() ? "" : ",\n";
-    list_json_ += line;
+                  lists, percent, all * 1e6, measured.call * 1e6, measured.call / all);
+    lists_.add(line);
     ++num_reports_;
     if (on_device) {
       std::printf("| %-11s | %2d/%-2d | %-8s | %-8s | %3d | %8.1f | %8.1f | %5.3f |\n", asked.name.c_str(),
@@ -602,9 +628,7 @@ class bench {
         R"("plan_microseconds": %.2f)",
         asked.name.c_str(), heads.query_heads, heads.kv_heads, asked.head_dim, asked.block_size,
         std::string(Element::name).c_str(), seconds * 1e6, rate, rate / ceiling_, plan_seconds * 1e6);
-    json_ += json_.empty() ? "" : ",\n";
-    json_ += line;
-    json_ += ", " + json_list("lengths", asked.lengths) + "}";
+    results_.add(line + (", " + json_list("lengths", asked.lengths)) + "}");
     ++num_reports_;
     if (on_device) {
       std::printf("| %-11s | %2d/%-2d | %3d | %2d | %-11s | %8.1f | %5.0f | %5.3f | %5.1f |\n", asked.name.c_str(),
@@ -623,10 +647,10 @@ class bench {
   timer timer_;
   double ceiling_ = 0;
   int num_reports_ = 0;
-  std::string json_;
-  std::string product_json_;
-  std::string prefix_json_;
-  std::string list_json_;
+  device_bench::records results_;
+  device_bench::records products_;
+  device_bench::records prefixes_;
+  device_bench::records lists_;
 };
 
 void report_lists(bench& b, const std::vector<head_shape>& heads) {
@@ -704,19 +728,6 @@ void report_all(bench& b, const std::vector<head_shape>& heads) {
   report_lists(b, heads);
 }
 
-void write_json(const bench& b, const char* path) {
-  auto* const file = std::fopen(path, "w");
-  if (file == nullptr) {
-    throw std::runtime_error(std::string(path) + ": " + std::strerror(errno));
-  }
-  std::fprintf(file,
-               "{\"read_ceiling\": %.4g, \"results\": [\n%s\n], \"products\": [\n%s\n], \"prefixes\": [\n%s\n], "
-               "\"lists\": [\n%s\n]}\n",
-               b.read_ceiling(), b.json().c_str(), b.product_json().c_str(), b.prefix_json().c_str(),
-               b.list_json().c_str());
-  std::fclose(file);
-}
-
 void run(const std::vector<std::string>& arguments) {
   const auto only_prefixes = !arguments.empty() && arguments[0] == "--prefixes";
   const auto only_lists = !arguments.empty() && arguments[0] == "--lists";
@@ -745,7 +756,7 @@ void run(const std::vector<std::string>& arguments) {
   }
   const auto options = std::size_t{only_shapes ? 2U : (only_prefixes || only_lists ? 1U : 0U)};
   if (arguments.size() > options) {
-    write_json(b, arguments[options].c_str());
+    device_bench::write_file(arguments[options], b.json());
   }
 }
 

@@ -1,6 +1,12 @@
 // Bandwidth of every kernel as a share of the device's own copy, measured in the same run. scripts/device-test builds
 // it for a device. Built for the host, where bandwidth is meaningless, it only checks that every operation runs, and
 // reports in TAP.
+//
+//   kernel_bandwidth [FILE]
+//
+// prints the table; writes the same as JSON to FILE.
+
+#include "records.hpp"
 
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/backend.hpp>
@@ -100,7 +106,7 @@ class timer {
 
 class bench {
  public:
-  explicit bench(std::int64_t bytes) : bytes_(bytes) {}
+  bench(std::int64_t bytes, device_bench::records& records) : bytes_(bytes), records_(&records) {}
 
   [[nodiscard]] runtime::stream stream() const { return stream_.get(); }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
@@ -134,6 +140,11 @@ class bench {
   template <class Operation>
   void report(const std::string& name, double baseline, std::int64_t moved, Operation operation) {
     const auto rate = measure(moved, operation);
+    char line[256];
+    std::snprintf(line, sizeof(line),
+                  R"({"operation": "%s", "mebibytes": %.6g, "bytes_per_second": %.4g, "ratio": %.4f})", name.c_str(),
+                  static_cast<double>(bytes_) / 0x1p20, rate, rate / baseline);
+    records_->add(line);
     if (on_device) {
       std::printf("| %-34s | %6.0f | %8.1f | %6.3f |\n", name.c_str(), static_cast<double>(bytes_) / 0x1p20, rate / 1e9,
                   rate / baseline);
@@ -150,6 +161,7 @@ class bench {
   }
 
   std::int64_t bytes_;
+  device_bench::records* records_;
   int num_reports_ = 0;
   hip::stream stream_;
   timer start_;
@@ -387,8 +399,8 @@ void report_runs(bench& b) {
   }
 }
 
-void report_all(std::int64_t bytes) {
-  auto b = bench(bytes);
+void report_all(std::int64_t bytes, device_bench::records& records) {
+  auto b = bench(bytes, records);
   const auto from = device_buffer(bytes);
   const auto to = device_buffer(bytes);
   fill(from, b.stream());
@@ -427,26 +439,30 @@ void report_all(std::int64_t bytes) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   if (const auto found = hip::check_device(0); !found) {
     std::fprintf(stderr, "%s\n", found.error().message().c_str());
     return 77;
   }
   try {
+    auto records = device_bench::records{};
     auto properties = runtime::device_properties{};
     hip::require(runtime::get_device_properties(&properties, 0), "the properties of a device");
     if (!on_device) {
       std::printf("# built for the host: no bandwidth, only whether every operation runs\n");
-      report_all(std::int64_t{1} << 18);
-      return 0;
+      report_all(std::int64_t{1} << 18, records);
+    } else {
+      std::printf("device: %s\n\n", properties.name.c_str());
+      std::printf("| operation                          |    MiB |     GB/s |  ratio |\n|---|---|---|---|\n");
+      for (const auto mebibytes : {64, 256, 1024}) {
+        report_all(std::int64_t{mebibytes} << 20, records);
+      }
     }
-    std::printf("device: %s\n\n", properties.name.c_str());
-    std::printf("| operation                          |    MiB |     GB/s |  ratio |\n|---|---|---|---|\n");
-    for (const auto mebibytes : {64, 256, 1024}) {
-      report_all(std::int64_t{mebibytes} << 20);
+    if (argc > 1) {
+      device_bench::write_file(argv[1], records.list() + "\n");
     }
     return 0;
-  } catch (const exception& e) {
+  } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 1;
   }

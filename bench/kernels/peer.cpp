@@ -1,5 +1,11 @@
 // Blocks from one device to another: the move of scattered blocks in one launch as a share of the runtime's own copy
 // between the devices, in the same run. Needs two connected devices; with fewer it says so and skips.
+//
+//   kernel_peer [FILE]
+//
+// prints the table; writes the same as JSON to FILE.
+
+#include "records.hpp"
 
 #include <pagedkv/device/backend.hpp>
 #include <pagedkv/device/device_allocator.hpp>
@@ -39,7 +45,7 @@ double rate(double bytes, hip_backend& backend, hip_backend::stream on, Operatio
 }
 
 template <class Layout>
-void report(const char* layout, std::int32_t num_layers, std::int32_t num_blocks) {
+void report(const char* layout, std::int32_t num_layers, std::int32_t num_blocks, device_bench::records& records) {
   auto config = cache_config{};
   config.num_blocks = num_blocks;
   config.num_layers = num_layers;
@@ -68,24 +74,33 @@ void report(const char* layout, std::int32_t num_layers, std::int32_t num_blocks
   const auto moved = rate(static_cast<double>(bytes), backend, on, [&] {
     return backend.swap_blocks(from.view(), to.view(), pairs, swap_direction::from_peer, on);
   });
-  std::printf("| %-11s | %8lld | %8.1f | %8.1f | %8.1f | %5.3f |\n", layout,
-              static_cast<long long>(from.view().layer_bytes() * num_layers), static_cast<double>(bytes) / 0x1p20,
-              copied / 1e9, moved / 1e9, moved / copied);
+  const auto bytes_of_block = static_cast<long long>(from.view().layer_bytes() * num_layers);
+  std::printf("| %-11s | %8lld | %8.1f | %8.1f | %8.1f | %5.3f |\n", layout, bytes_of_block,
+              static_cast<double>(bytes) / 0x1p20, copied / 1e9, moved / 1e9, moved / copied);
+  char line[256];
+  std::snprintf(line, sizeof(line),
+                R"({"layout": "%s", "block_bytes": %lld, "copied_bytes_per_second": %.4g, "bytes_per_second": %.4g})",
+                layout, bytes_of_block, copied, moved);
+  records.add(line);
   std::fflush(stdout);
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   if (const auto connected = hip::connect_peer(1, 0); !connected) {
     std::printf("skipped: %s\n", connected.error().message().c_str());
     return 77;
   }
+  auto records = device_bench::records{};
   std::printf("| layout      |  B/block |      MiB | copy GB/s | move GB/s | share |\n|---|---|---|---|---|---|\n");
   for (const auto num_layers : {1, 4, 32}) {
     const auto num_blocks = (1 << 16) / num_layers;  // 1 GiB
-    report<nhd_layer_major>("layer major", num_layers, num_blocks);
-    report<nhd_block_major>("block major", num_layers, num_blocks);
+    report<nhd_layer_major>("layer major", num_layers, num_blocks, records);
+    report<nhd_block_major>("block major", num_layers, num_blocks, records);
+  }
+  if (argc > 1) {
+    device_bench::write_file(argv[1], records.list() + "\n");
   }
   return 0;
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs FlashInfer's paged attention on the shapes of bench/kernels/attention, and prints both as one table.
+"""Runs FlashInfer's paged attention on the shapes of bench/kernels/attention, and prints both as one table; the second file gets both
+as JSON, and may be the first. scripts/device-test runs it so.
 
     kernel_attention ours.json
     flashinfer_attention.py ours.json [both.json]
@@ -18,6 +19,7 @@ BLOCK_SIZE = 16
 WORKSPACE_BYTES = 512 << 20
 # Ours, and the type of tensors that holds the same.
 ELEMENTS = {"bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn"}
+REFUSED = {"library": "flashinfer", "variant": None, "microseconds": None}
 
 
 def measure(torch, operation):
@@ -116,7 +118,8 @@ def compare_decoding(torch, flashinfer, ours, workspace):
         start = (f"| {shape['shape']} | {shape['query_heads']}/{shape['kv_heads']} | {shape['head_dim']} "
                  f"| {shape['block_size']} | {shape['element']} | {shape['microseconds']:.1f} ")
         if found is None:
-            print(start + "| not measured | | | | |", flush=True)
+            results.append({**shape, **REFUSED})
+            print(start + "| refuses | | | | |", flush=True)
             continue
         seconds, variant = found
         rate = shape["bytes_per_second"] * shape["microseconds"] / 1e6 / seconds
@@ -170,13 +173,16 @@ def compare_products(torch, flashinfer, shapes, workspace):
     print("\n| batch | heads | pagedkv, us | TFLOP/s | FlashInfer, us | TFLOP/s | times as fast |")
     print("|---|---|---|---|---|---|---|")
     for shape in shapes:
+        if shape["element"] != "bfloat16":
+            continue
         once = run_prefill if shape["queries"] else run_latent
         found = fastest(
             torch, shape, ("fa2", "fa3"), lambda backend: once(torch, flashinfer, shape, workspace, backend))
         heads = f"{shape['query_heads']}/{shape['kv_heads']}"
         rate = shape["operations_per_second"]
         if found is None:
-            print(f"| {shape['shape']} | {heads} | {shape['microseconds']:.1f} | {rate / 1e12:.1f} | not measured | | |")
+            results.append({**shape, **REFUSED})
+            print(f"| {shape['shape']} | {heads} | {shape['microseconds']:.1f} | {rate / 1e12:.1f} | refuses | | |")
             continue
         seconds, backend = found
         theirs = rate * shape["microseconds"] / 1e6 / seconds
@@ -204,6 +210,9 @@ def main():
         return 77
     with open(sys.argv[1]) as file:
         ours = json.load(file)
+    for table in ("results", "products"):
+        ours[table] = [shape for shape in ours[table] if shape["library"] == "pagedkv"]
+    ours["flashinfer"] = flashinfer.__version__
     workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
     results = ours["results"] + compare_decoding(torch, flashinfer, ours, workspace)
     products = list(ours["products"])

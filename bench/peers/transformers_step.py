@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Decodes with `transformers`, its static cache and its compiled model, on the sizes of bench/engine/device_step, and
-prints both as one table.
+prints both as one table; the second file gets both as JSON, and may be the first. scripts/device-test runs it so.
 
     device_step ours.json
     transformers_step.py ours.json [both.json]
@@ -12,6 +12,7 @@ sequence and the choice of the most likely ones. Times are medians.
 import argparse
 import json
 import statistics
+import sys
 import time
 
 WARM_STEPS = 6
@@ -74,9 +75,14 @@ def main():
     parser.add_argument("ours", help="what device_step wrote")
     parser.add_argument("both", nargs="?", help="a file for the figures of both")
     options = parser.parse_args()
-    import torch
-    import transformers
+    try:
+        import torch
+        import transformers
+    except ImportError as missing:
+        print(f"transformers_step.py: {missing}, so nothing was measured")
+        return 77
     figures = json.load(open(options.ours))
+    figures |= {"transformers_version": transformers.__version__, "transformers": []}
     with torch.inference_mode():
         model = make_model(torch, transformers)
         print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}, {torch.cuda.get_device_name()}\n")
@@ -85,11 +91,12 @@ def main():
         for row in figures["rows"]:
             count, seconds = row["sequences"], row["seconds"]
             theirs = measure(torch, transformers, model, count, figures["context"])
-            figures.setdefault("transformers", []).append({"sequences": count, "seconds": theirs})
+            figures["transformers"].append({"sequences": count, "seconds": theirs})
             print(f"| {count} | {seconds * 1e3:.3f} | {theirs * 1e3:.3f} | {theirs / seconds:.2f} |", flush=True)
     if options.both:
         json.dump(figures, open(options.both, "w"))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
