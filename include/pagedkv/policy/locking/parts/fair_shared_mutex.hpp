@@ -3,6 +3,7 @@
 #include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/policy/locking/parts/spin_pause.hpp>
 
+#include <array>
 #include <atomic>
 #include <cassert>
 #include <cstdint>
@@ -18,7 +19,9 @@ namespace pagedkv {
 /// Writers that find the lock taken queue up, and the first of the queue retries. New writers may overtake the queue,
 /// because a lock that waits for a thread to wake up is idle (as in the LOITER lock: Dice, "Malthusian locks", EuroSys
 /// 2017). After `max_looks` attempts, the first of the queue closes the door: then it waits only for the threads inside
-/// and for the readers that already wait for a writer inside.
+/// and for the readers that already wait for a writer inside. A writer that enters from the queue wakes the next one
+/// only: each place of the queue has a word of its own to sleep on (an array lock: Anderson, "The performance of spin
+/// lock alternatives for shared-memory multiprocessors", IEEE TPDS 1, 1990).
 ///
 /// A change that is followed by a notification is sequentially consistent: the notification first checks whether a
 /// thread sleeps, and this check must not precede the change.
@@ -31,6 +34,12 @@ class basic_fair_shared_mutex {
   using contention_type = Metrics;
 
   static constexpr auto max_looks = 16;
+
+  basic_fair_shared_mutex() noexcept {
+    for (auto place = std::uint32_t{1}; place < num_places; ++place) {
+      turns_[place].store(place - num_places, std::memory_order_relaxed);  // not yet the turn of the ticket `place`
+    }
+  }
 
   void lock() noexcept {
     if (!try_enter()) [[unlikely]] {
@@ -124,13 +133,14 @@ class basic_fair_shared_mutex {
   [[gnu::noinline]] void wait_in_line() noexcept {
     metrics_.waited();
     const auto ticket = next_ticket_.fetch_add(1, std::memory_order_relaxed);
-    for (auto first = first_ticket_.load(std::memory_order_acquire); first != ticket;
-         first = first_ticket_.load(std::memory_order_acquire)) {
-      first_ticket_.wait(first);
+    auto& own = turns_[ticket % num_places];
+    for (auto turn = own.load(std::memory_order_acquire); turn != ticket; turn = own.load(std::memory_order_acquire)) {
+      own.wait(turn);
     }
     enter_as_first();
-    first_ticket_.store(ticket + 1, std::memory_order_seq_cst);
-    first_ticket_.notify_all();
+    auto& next = turns_[(ticket + 1) % num_places];
+    next.store(ticket + 1, std::memory_order_seq_cst);
+    next.notify_all();  // those that share the place sleep on
   }
 
   void enter_as_first() noexcept {
@@ -154,8 +164,9 @@ class basic_fair_shared_mutex {
 
   Atomic<std::uint32_t> state_{0};
   Atomic<std::uint32_t> admissions_{0};    // counts admitted groups of readers; readers sleep on it
-  Atomic<std::uint32_t> next_ticket_{0};   // of the writer that queues up next
-  Atomic<std::uint32_t> first_ticket_{0};  // of the writer that is first in the queue
+  static constexpr auto num_places = std::uint32_t{16};
+  Atomic<std::uint32_t> next_ticket_{0};                   // of the writer that queues up next
+  std::array<Atomic<std::uint32_t>, num_places> turns_{};  // of each place, the last ticket that was first in the queue
   [[no_unique_address]] Metrics metrics_;
 };
 
