@@ -4,6 +4,7 @@
 #include <pagedkv/policy/eviction/priority.hpp>
 
 #include "../../examples/support/foresight.hpp"
+#include "../../examples/support/known_pauses.hpp"
 #include "../../examples/support/simulate.hpp"
 #include "../../examples/support/workloads.hpp"
 
@@ -22,6 +23,7 @@
 #include <vector>
 
 using namespace pagedkv;
+using support::request_writer;
 
 namespace {
 
@@ -90,21 +92,6 @@ class with_random_hints : public Policy {
   std::uint64_t kind_ = 0;
 };
 
-/// Is told when the session returns, or that it does not: by `sessions_with_known_pauses` in the place of the length of
-/// the answer.
-template <class Policy>
-class with_true_hints : public Policy {
- public:
-  using Policy::Policy;
-
-  void insert(block_id block, block_release release) noexcept {
-    release.expected_return = release.num_output_tokens * std::int64_t{1'000'000'000};
-    release.ended = release.num_output_tokens == 0;
-    release.num_output_tokens = 0;
-    Policy::insert(block, release);
-  }
-};
-
 struct long_answers {
   static bool of(const block_release& release) noexcept { return release.num_output_tokens >= 256; }
 };
@@ -140,31 +127,6 @@ void check_one_feature(const std::vector<support::trace_request>& requests, std:
   CHECK(late_hit_ratio<hit_density>(trace, num_blocks) >= given - .005);
 }
 
-/// Requests of 512 tokens a block, made one by one.
-class request_writer {
- public:
-  [[nodiscard]] std::size_t below(std::size_t bound) { return static_cast<std::size_t>(random_() % bound); }
-
-  void extend(std::vector<std::uint64_t>& blocks, std::size_t count) {
-    for (; count > 0; --count) {
-      blocks.push_back(next_id_++);
-    }
-  }
-
-  void add(const std::vector<std::uint64_t>& blocks, std::size_t num_output_tokens) {
-    const auto num_tokens = static_cast<std::uint32_t>(512 * blocks.size());
-    const auto time = static_cast<std::int64_t>(1000 * requests_.size());
-    requests_.push_back({time, num_tokens, static_cast<std::uint32_t>(num_output_tokens), blocks});
-  }
-
-  [[nodiscard]] const std::vector<support::trace_request>& requests() const noexcept { return requests_; }
-
- private:
-  std::mt19937_64 random_{seed};
-  std::uint64_t next_id_ = 0;
-  std::vector<support::trace_request> requests_;
-};
-
 /// Half of the requests get a short answer: of these nine in ten are continued, of the others one in ten.
 std::vector<support::trace_request> sessions_by_answer() {
   auto writer = request_writer{};
@@ -181,26 +143,6 @@ std::vector<support::trace_request> sessions_by_answer() {
     writer.add(blocks, is_short ? writer.below(200) : 300 + writer.below(700));
     if (writer.below(10) < (is_short ? 9U : 1U)) {
       waiting.push_back(blocks);
-    }
-  }
-  return writer.requests();
-}
-
-/// One request a second. Three in four are continued: a third of these soon, the others late.
-std::vector<support::trace_request> sessions_with_known_pauses() {
-  auto writer = request_writer{};
-  auto due = std::multimap<std::size_t, std::vector<std::uint64_t>>{};
-  for (auto now = std::size_t{0}; now < 6000; ++now) {
-    auto blocks = std::vector<std::uint64_t>{};
-    if (!due.empty() && due.begin()->first <= now) {
-      blocks = std::move(due.extract(due.begin()).mapped());
-    }
-    writer.extend(blocks, 2 + writer.below(8));
-    const auto kind = writer.below(4);
-    const auto pause = kind == 0 ? 0 : kind == 1 ? 10 + writer.below(20) : 150 + writer.below(200);
-    writer.add(blocks, pause);
-    if (pause != 0) {
-      due.emplace(now + pause, std::move(blocks));
     }
   }
   return writer.requests();
@@ -327,14 +269,15 @@ TEMPLATE_TEST_CASE("random hints cost next to nothing", "[eviction]", hit_densit
 }
 
 TEST_CASE("true hints bring priority near the oracle, and help hit_density", "[eviction]") {
-  const auto trace = support::prefix_trace{sessions_with_known_pauses()};
+  const auto trace = support::prefix_trace{support::sessions_with_known_pauses()};
   for (const auto num_blocks : {500, 1000, 2000}) {
     const auto without = compare(trace, num_blocks);
     const auto oracle = support::oracle_of(trace, num_blocks).hit_ratio();
     CAPTURE(num_blocks, without.of_lru, without.of_hit_density, oracle);
     CHECK(oracle > without.of_lru + .05);
-    CHECK(support::simulate<with_true_hints<priority>>(trace, num_blocks).hit_ratio() > oracle - .01);
-    CHECK(support::simulate<with_true_hints<hit_density>>(trace, num_blocks).hit_ratio() > without.of_lru + .03);
+    CHECK(support::simulate<support::with_true_hints<priority>>(trace, num_blocks).hit_ratio() > oracle - .01);
+    CHECK(support::simulate<support::with_true_hints<hit_density>>(trace, num_blocks).hit_ratio() >
+          without.of_lru + .03);
   }
 }
 
