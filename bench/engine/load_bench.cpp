@@ -61,7 +61,7 @@ json report(llama::bench::load_figures made, double speed) {
           {"tokens_per_step", share(engine.computed_tokens, engine.steps)},
           {"cache_share", share(engine.in_cache.count(), engine.in_steps.count())},
           {"cache_us_per_step", share(engine.in_cache.count(), engine.steps) / 1e3},
-          {"cache_us_median", made.in_cache.quantile(0.5) * 1e6},
+          {"cache_median_us", made.in_cache.quantile(0.5) * 1e6},
           {"blocks_in_use_at_end", made.cache.blocks.in_use}};
 }
 
@@ -74,7 +74,7 @@ void print(const json& row) {
              number("speed"), number("offered_requests_per_second"), number("requests_per_second"),
              number("output_tokens_per_second"), quantiles("first_token_ms"), quantiles("between_tokens_ms"),
              number("hit_ratio"), number("preemptions"), 100 * number("cache_share"), number("cache_us_per_step"),
-             number("cache_us_median"));
+             number("cache_median_us"));
   std::fflush(stdout);
 }
 

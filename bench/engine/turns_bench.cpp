@@ -139,6 +139,7 @@ json report(const std::vector<turn_of_conversation>& turns) {
       return json{{"first_token_ms", of.milliseconds},
                   {"in_model_ms", of.in_model},
                   {"in_cache_ms", of.in_cache},
+                  {"other_ms", of.milliseconds - of.in_model - of.in_cache},
                   {"cached_tokens", of.num_cached_tokens},
                   {"same_answer", of.answer == turn.computed.answer}};
     };

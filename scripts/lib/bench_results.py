@@ -13,14 +13,22 @@ COMMON = {"family_index", "per_family_instance_index", "repetitions", "repetitio
 ABSENT = re.compile(r"\.jsonl: cannot be read$|^no store answers|io_uring, which this kernel or sandbox refuses")
 
 
+class Shown(list):
+    """Figures of a table's cell, and the function that makes its text of their values."""
+
+    def __init__(self, figures, show):
+        super().__init__(figures)
+        self.show = show
+
+
 def plain(name):
     """Without how the benchmark ran."""
     return "/".join(part for part in name.split("/") if not NOTES.match(part))
 
 
 def unit_of(figure):
-    """`us` of find_us and us_per_request; None of what is no time."""
-    found = re.search(r"(?:^|_)(ns|us|ms|s)(?:$|_per_)", figure)
+    """`us` of find_us and us_per_request, `ms` of first_token_ms.p50; None of what is no time."""
+    found = re.search(r"(?:^|[_.])(ns|us|ms|s)(?:$|\.|_per_)", figure)
     return found and found[1]
 
 

@@ -1,12 +1,14 @@
 """Tables and plots of documents: which figure of which benchmark each cell and each point has. Pages hold tables between
 `<!-- table NAME -->` and `<!-- end -->`, and show plots as `images/NAME.svg`.
 
-A cell is text, a figure (area, benchmark, figure), or a list of figures. Benchmarks are named without iterations and kinds of
-time; `backend on 2` ran on two cores."""
+A cell is text, a list of figures (area, benchmark, figure), or such a list with a way to show it (`Shown`). Benchmarks are
+named without iterations and kinds of time; `backend on 2` ran on two cores."""
 
 import re
 
 import bench_results
+import engine_tables
+import eviction_tables
 
 
 def cache(benchmark, *figures):
@@ -337,6 +339,11 @@ PLOTS = {
     ),
 }
 
+# Pages with a module of their own.
+TABLES |= eviction_tables.TABLES | engine_tables.TABLES
+PLOTS |= eviction_tables.PLOTS | engine_tables.PLOTS
+SCALES = eviction_tables.SCALES | engine_tables.SCALES  # of plots, where axes are not logarithmic with a mark at each point
+
 
 def figures():
     """Of all cells and points."""
@@ -364,17 +371,30 @@ def draw(results, folder):
         except KeyError:
             continue
         canvas, plot = pyplot.subplots(figsize=(8, 5))
-        for label, points in found.items():
-            plot.plot(*zip(*points), marker="o", markersize=3, label=label)
-        plot.set(xscale="log", yscale="log", xlabel=across, ylabel=up)
-        plot.set_xticks(sorted({x for points in found.values() for x, _ in points}))
-        plot.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: f"{x:,.0f}"))
+        for i, (label, points) in enumerate(found.items()):
+            plot.plot(*zip(*points), marker="os"[i // 10], linestyle=("-", "--")[i // 10], markersize=3, label=label)
+        scales = {"xscale": "log", "yscale": "log", "xticks": sorted({x for points in found.values() for x, _ in points})}
+        for scale, value in (scales | SCALES.get(name, {})).items():
+            plot.set(**{scale: value})
+        plot.set(xlabel=across, ylabel=up)
+        plot.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: f"{x:,.0f}" if x == int(x) else f"{x:g}"))
         plot.minorticks_off()
         plot.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
         canvas.savefig(folder / f"{name}.svg", metadata={"Date": None}, bbox_inches="tight")
         pyplot.close(canvas)
         written.append(folder / f"{name}.svg")
     return written
+
+
+def text_of(cell, named):
+    if isinstance(cell, str):
+        return cell
+    if lacking := [each for each in cell if each[2] not in named.get(each[0], {}).get(each[1], {})]:
+        raise LookupError(lacking[0])
+    values = [named[area][name][figure] for area, name, figure in cell]
+    if isinstance(cell, bench_results.Shown):
+        return cell.show(*values)
+    return ", ".join(bench_results.readable(figure, value) for (_, _, figure), value in zip(cell, values))
 
 
 def tables(results):
@@ -385,13 +405,9 @@ def tables(results):
         try:
             cells = [heading, ["---"] * len(heading)]
             for row in rows:
-                cells.append([
-                    cell if isinstance(cell, str)
-                    else ", ".join(bench_results.readable(figure, named[area][name][figure]) for area, name, figure in cell)
-                    for cell in row
-                ])  # fmt: skip
+                cells.append([text_of(cell, named) for cell in row])
             made[table] = "\n".join(f"| {' | '.join(row)} |" for row in cells)
-        except KeyError as absent:
+        except LookupError as absent:
             lacking[table] = absent.args[0]
     return made, lacking
 
@@ -400,7 +416,7 @@ MARKED = re.compile(r"(<!-- table (\w+) -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
 
 
 def pages(root):
-    return [root / "docs" / name for name in ("performance.md", "performance_host.md", "concurrency.md")]
+    return [root / "docs" / name for name in ("performance.md", "performance_host.md", "concurrency.md", "eviction.md", "llama.md")]
 
 
 def insert(page, made):
