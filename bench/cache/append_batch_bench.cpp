@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -19,12 +20,15 @@ using namespace pagedkv;
 constexpr auto num_sequences = std::size_t{1024};
 constexpr auto block_size = std::int32_t{16};
 constexpr auto num_steps = std::size_t{64};
+constexpr auto num_blocks = std::int32_t{1 << 16};
 
 /// A decode step's bookkeeping for 1,024 sequences: commits what was computed, appends a token, and finds its slot. One
-/// sequence in sixteen starts a block.
+/// sequence in sixteen starts a block: a free one in a new pool, one that replaces another where the pool has been
+/// turned over.
 template <class Locking>
 void decode_step(benchmark::State& state) {
-  auto cache = kv_cache<float16, Locking>{{.block_size = block_size, .num_blocks = 1 << 15, .head_dim = 1}};
+  using cache_type = kv_cache<float16, Locking>;
+  auto cache = std::unique_ptr<cache_type>{};
   auto entries = std::vector<batch_entry>(num_sequences);
   auto slots = std::vector<slot>(num_sequences);
   auto failures = std::vector<batch_failure>(num_sequences);
@@ -34,9 +38,9 @@ void decode_step(benchmark::State& state) {
 
   const auto start = [&] {
     for (std::size_t i = 0; i < num_sequences; ++i) {
-      static_cast<void>(cache.release(entries[i].id));
+      static_cast<void>(cache->release(entries[i].id));
       const auto prompt = std::vector<token>(64 + i % block_size, static_cast<token>(i));
-      entries[i].id = cache.create_sequence(prompt, {.expected_tokens = 256})->id;
+      entries[i].id = cache->create_sequence(prompt, {.expected_tokens = 256})->id;
       entries[i].run = std::span{next}.subspan(i, 1);
       length[i] = static_cast<std::int64_t>(prompt.size());
     }
@@ -45,8 +49,8 @@ void decode_step(benchmark::State& state) {
     for (std::size_t step = 0; step < num_steps; ++step) {
       for (std::size_t i = 0; i < num_sequences; ++i) {
         const auto id = entries[i].id;
-        if (!cache.commit(id, length[i]) || !cache.append(id, next[i]) ||
-            !cache.slot_mapping(id, length[i], std::span{slots}.subspan(i, 1))) {
+        if (!cache->commit(id, length[i]) || !cache->append(id, next[i]) ||
+            !cache->slot_mapping(id, length[i], std::span{slots}.subspan(i, 1))) {
           state.SkipWithError("a token did not fit");
         }
         ++length[i];
@@ -57,7 +61,7 @@ void decode_step(benchmark::State& state) {
   const auto appended = [&] {
     for (std::size_t step = 0; step < num_steps; ++step) {
       for (std::size_t i = 0; i < num_sequences; ++i) {
-        if (!cache.append(entries[i].id, next[i])) {
+        if (!cache->append(entries[i].id, next[i])) {
           state.SkipWithError("a token did not fit");
         }
       }
@@ -69,7 +73,7 @@ void decode_step(benchmark::State& state) {
       for (std::size_t i = 0; i < num_sequences; ++i) {
         entries[i].num_computed_tokens = commits ? length[i]++ : batch_entry::no_commit;
       }
-      const auto done = cache.append_batch(entries, {slots, failures, new_blocks});
+      const auto done = cache->append_batch(entries, {slots, failures, new_blocks});
       if (!done || done->num_failures != 0) {
         state.SkipWithError("a token did not fit");
       }
@@ -77,21 +81,39 @@ void decode_step(benchmark::State& state) {
     }
   };
 
-  constexpr auto repetitions = 20;
-  constexpr auto per_sequence = 1e9 / static_cast<double>(num_sequences * num_steps);
+  const auto turned_over = state.range(0) != 0;
+  const auto renew = [&] {
+    cache = std::make_unique<cache_type>(
+        cache_config{.block_size = block_size, .num_blocks = num_blocks, .num_kv_heads = 1, .head_dim = 1});
+  };
+  const auto nanoseconds = [&](auto&& steps) {
+    constexpr auto repetitions = 20;
+    renew();
+    while (turned_over && cache->statistics().evictions < num_blocks) {
+      start();
+      at_once(true);
+    }
+    const auto prepare = [&] {
+      if (!turned_over) {
+        renew();
+      }
+      start();
+    };
+    return bench::best_seconds(repetitions, prepare, steps) * 1e9 / static_cast<double>(num_sequences * num_steps);
+  };
   for (auto _ : state) {
-    const auto loop = bench::best_seconds(repetitions, start, singly);
-    const auto batch = bench::best_seconds(repetitions, start, [&] { at_once(true); });
-    const auto append_loop = bench::best_seconds(repetitions, start, appended);
-    const auto append_batch = bench::best_seconds(repetitions, start, [&] { at_once(false); });
-    state.counters["ns"] = batch * per_sequence;
-    state.counters["singly_ns"] = loop * per_sequence;
+    const auto loop = nanoseconds(singly);
+    const auto batch = nanoseconds([&] { at_once(true); });
+    const auto append_loop = nanoseconds(appended);
+    const auto append_batch = nanoseconds([&] { at_once(false); });
+    state.counters["ns"] = batch;
+    state.counters["singly_ns"] = loop;
     state.counters["ratio"] = batch / loop;
-    state.counters["no_commit_ns"] = append_batch * per_sequence;
-    state.counters["append_ns"] = append_loop * per_sequence;
+    state.counters["no_commit_ns"] = append_batch;
+    state.counters["append_ns"] = append_loop;
   }
 }
-BENCHMARK(decode_step<single_thread>)->Iterations(1);
-BENCHMARK(decode_step<rw_lock>)->Iterations(1);
+BENCHMARK(decode_step<single_thread>)->ArgName("turned_over")->Arg(0)->Arg(1)->Iterations(1);
+BENCHMARK(decode_step<rw_lock>)->ArgName("turned_over")->Arg(0)->Arg(1)->Iterations(1);
 
 }  // namespace append_batch_bench

@@ -156,7 +156,14 @@ class eviction_model {
     return take_victim();
   }
 
+  /// Offers of a policy that tells them are those that it told.
   [[nodiscard]] block_id take_victim() {
+    auto told = std::vector<block_id>{};
+    if constexpr (foresees_victims<Policy>) {
+      const auto next = policy.next_victims();
+      told.assign(next.rbegin(), next.rend());
+      check(count_evictable() >= 2 || next[1] == no_block, "told a second victim that there is not");
+    }
     auto taken = no_block;
     const auto take = [&](block_id block) {
       check(taken == no_block, "a second block was offered after one was taken");
@@ -170,7 +177,7 @@ class eviction_model {
       at(block) = {};
       return eviction_answer::taken;
     };
-    const auto block = policy.victim(offer{*this, take}, static_cast<timestamp>(now_));
+    const auto block = policy.victim(offer{*this, take, told}, static_cast<timestamp>(now_));
     check(block == taken, "victim returned another block than was taken");
     victims += block != no_block;
     return block;
@@ -180,8 +187,13 @@ class eviction_model {
   struct offer {
     eviction_model& model;
     Take& take;
+    std::vector<block_id>& told;  // the next one behind the others
 
     eviction_answer operator()(block_id block) const {
+      if (!told.empty()) {
+        model.check(told.back() == block, "offered another block than it told");
+        told.pop_back();
+      }
       model.check(evictable(model.at(block)), "offered a block that is not evictable");
       return model.at(block).children == 0 ? take(block) : eviction_answer::has_children;
     }
@@ -194,7 +206,7 @@ class eviction_model {
     }
   };
   template <class Take>
-  offer(eviction_model&, Take&) -> offer<Take>;
+  offer(eviction_model&, Take&, std::vector<block_id>&) -> offer<Take>;
 
   void erase_block() {
     const auto block = to_block(below(blocks_.size()));

@@ -138,6 +138,9 @@ struct cache_state {
     [[nodiscard]] bool has_twin(block_id block, Stays&& stays) const noexcept {
       return state.index.has_twin(block, stays);
     }
+    [[gnu::always_inline]] void prefetch_victims(block_id next, block_id then) const noexcept {
+      state.index.prefetch_victims(next, then);
+    }
     void detach(block_id block) noexcept { state.index.detach(block); }
     void attach(block_id block) noexcept { state.index.attach(block); }
     /// Losing one block makes no other useless.

@@ -34,6 +34,11 @@ class direct_order {
   [[nodiscard]] block_id victim(Offer&& offer, timestamp now) noexcept {
     return policy_.victim(offer, now);
   }
+  [[nodiscard]] auto next_victims() const noexcept
+    requires foresees_victims<Eviction>
+  {
+    return policy_.next_victims();
+  }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return policy_.metadata_bytes(); }
 

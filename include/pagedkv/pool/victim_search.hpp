@@ -15,7 +15,8 @@ namespace pagedkv {
 /// the policy forbids it, then the blocks that the policy offers, without children first.
 ///
 /// A block is *claimed* by one compare-and-swap on its word: hits and other searches can no longer take it. `Chains`
-/// below is the prefix index: `has_children(id)`, `has_twin(id, stays)`, `detach(id)`, `attach(id)`.
+/// below is the prefix index: `has_children(id)`, `has_twin(id, stays)`, `detach(id)`, `attach(id)`, and, if it likes,
+/// `prefetch_victims(next, then)`.
 template <locking Locking, eviction_policy Eviction>
 class victim_search {
  public:
@@ -54,6 +55,13 @@ class victim_search {
     }
     auto offered = offer<Chains>{all, chains};
     const auto block = order_.victim(offered, now);
+    if constexpr (foresees_victims<decltype(order_)> && requires { chains.prefetch_victims(block, block); }) {
+      const auto [next, then] = order_.next_victims();
+      if (then != no_block) {
+        chains.prefetch_victims(next, then);
+        all.words.prefetch(then);
+      }
+    }
     const auto any = offered.passed_over && (!offered.leased || at_last) && all.tally.num_evictable() > 0;
     return block == no_block && any ? claim_any(all, chains) : block;
   }

@@ -26,6 +26,7 @@ class newest_children {
 
   [[nodiscard]] Node of(Node parent) const noexcept { return at(parent).load(std::memory_order_relaxed); }
   void note(Node parent, Node child) noexcept { at(parent).store(child, std::memory_order_relaxed); }
+  [[gnu::always_inline]] void prefetch(Node parent) const noexcept { __builtin_prefetch(&at(parent), 1); }
   void clear(Node parent) noexcept { note(parent, none); }
   /// Clears the link if it names this child.
   void forget(Node parent, Node child) noexcept {

@@ -241,6 +241,19 @@ class prefix_index {
 
   /// Prefetches for `erase`.
   [[gnu::always_inline]] void prefetch_erasure(Node node) const noexcept { table_.prefetch(at(node).hash); }
+  /// Prefetches for the evictions of the next two victims, in two steps: the second one's record says where the rest of
+  /// what its eviction touches is, which is fetched when it has become the first.
+  [[gnu::always_inline]] void prefetch_victims(Node next, Node then) const noexcept {
+    const auto& here = at(next);
+    table_.prefetch(here.hash);
+    newest_.prefetch(next);
+    if (here.parent != none) {
+      __builtin_prefetch(&at(here.parent), 1);
+      newest_.prefetch(here.parent);
+    }
+    __builtin_prefetch(tokens_.of(next).data(), 1);
+    __builtin_prefetch(&at(then), 1);
+  }
   /// Removes a published block from its parent's number of children, or adds it again. A detached one is about to be
   /// erased.
   void detach(Node node) noexcept

@@ -3,6 +3,7 @@
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/policy/axis.hpp>
 
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -172,6 +173,13 @@ inline constexpr bool orders_by_age = false;
 template <eviction_policy P>
   requires requires { requires P::orders_by_age; }
 inline constexpr bool orders_by_age<P> = true;
+
+/// Whether a policy tells which two blocks `victim` would offer next, in their order, or `no_block`, at no cost: by a
+/// member `next_victims()`. The pool then fetches ahead what their evictions will read.
+template <class P>
+inline constexpr bool foresees_victims = requires(const P& policy) {
+  { policy.next_victims() } noexcept -> std::same_as<std::array<block_id, 2>>;
+};
 
 struct eviction_axis {
   template <class Policy>

@@ -3,6 +3,8 @@
 #include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/policy/eviction/parts/block_lists.hpp>
 
+#include <array>
+
 namespace pagedkv {
 
 /// Evicts the block that was released longest ago. Chains are released deepest block first, so that their tails go
@@ -32,6 +34,11 @@ class lru {
     return block != no_block && offer(block, evict_anyway) == eviction_answer::taken ? take(block) : no_block;
   }
 
+  [[nodiscard]] std::array<block_id, 2> next_victims() const noexcept {
+    const auto next = order_.oldest();
+    return {next, next == no_block ? no_block : order_.newer(next)};
+  }
+
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return order_.bytes(); }
 
  private:
@@ -47,6 +54,6 @@ class lru {
   block_lists order_;
 };
 
-static_assert(eviction_policy<lru>);
+static_assert(eviction_policy<lru> && foresees_victims<lru>);
 
 }  // namespace pagedkv
