@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs FlashInfer's paged attention on the shapes of bench/kernels/attention, and prints both as one table; the second file gets both
-as JSON, and may be the first. scripts/device-test runs it so.
+as JSON, and may be the first. It is written after each shape; those that come later are "not measured" in it.
 
     kernel_attention ours.json
     flashinfer_attention.py ours.json [both.json]
@@ -10,7 +10,9 @@ bf16, and for decoding also fp8 (e4m3, one scale for all of K and one for all of
 each, as in the benchmark. The fastest of FlashInfer's variants counts; those that refuse a shape are named on stderr.
 """
 
+import itertools
 import json
+import os
 import statistics
 import sys
 
@@ -19,7 +21,11 @@ BLOCK_SIZE = 16
 WORKSPACE_BYTES = 512 << 20
 # Ours, and the type of tensors that holds the same.
 ELEMENTS = {"bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn"}
-REFUSED = {"library": "flashinfer", "variant": None, "microseconds": None}
+# Figures of a shape until it is measured; a variant that says so without a time is in the place of all figures.
+UNMEASURED = {
+    "library": "flashinfer", "variant": "not measured", "microseconds": None, "bytes_per_second": None, "share_of_ceiling": None,
+    "operations_per_second": None, "plan_microseconds": None,
+}
 
 
 def measure(torch, operation):
@@ -103,33 +109,28 @@ def fastest(torch, shape, variants, once):
     return min(measured) if measured else None
 
 
-def compare_decoding(torch, flashinfer, ours, workspace):
-    """Prints and returns what FlashInfer takes for decoding."""
-    results = []
-    ceiling = ours["read_ceiling"]
+def compare_decoding(torch, flashinfer, ceiling, pairs, workspace):
+    """Prints what FlashInfer takes for decoding; fills the second of each pair, and yields then."""
     print("| batch | heads | dim | block | element | pagedkv, us | FlashInfer, us | GB/s | share of the ceiling "
           "| times as fast | variant |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
-    for shape in ours["results"]:
-        if shape["element"] not in ELEMENTS:
-            continue
+    for shape, theirs in pairs:
         decoding = Decoding(torch, flashinfer, shape, workspace)
         found = fastest(torch, shape, Decoding.variants, decoding.run)
         start = (f"| {shape['shape']} | {shape['query_heads']}/{shape['kv_heads']} | {shape['head_dim']} "
                  f"| {shape['block_size']} | {shape['element']} | {shape['microseconds']:.1f} ")
         if found is None:
-            results.append({**shape, **REFUSED})
+            theirs["variant"] = "refuses"
             print(start + "| refuses | | | | |", flush=True)
-            continue
-        seconds, variant = found
-        rate = shape["bytes_per_second"] * shape["microseconds"] / 1e6 / seconds
-        results.append({
-            **shape, "library": "flashinfer", "variant": variant, "microseconds": seconds * 1e6,
-            "bytes_per_second": rate, "share_of_ceiling": rate / ceiling, "plan_microseconds": None,
-        })
-        print(start + f"| {seconds * 1e6:.1f} | {rate / 1e9:.0f} | {rate / ceiling:.3f} "
-              f"| {seconds * 1e6 / shape['microseconds']:.2f} | {variant} |", flush=True)
-    return results
+        else:
+            seconds, variant = found
+            rate = shape["bytes_per_second"] * shape["microseconds"] / 1e6 / seconds
+            theirs |= {
+                "variant": variant, "microseconds": seconds * 1e6, "bytes_per_second": rate, "share_of_ceiling": rate / ceiling,
+            }
+            print(start + f"| {seconds * 1e6:.1f} | {rate / 1e9:.0f} | {rate / ceiling:.3f} "
+                  f"| {seconds * 1e6 / shape['microseconds']:.2f} | {variant} |", flush=True)
+        yield
 
 
 def run_latent(torch, flashinfer, shape, workspace, backend):
@@ -167,35 +168,27 @@ def run_prefill(torch, flashinfer, shape, workspace, backend):
     return measure(torch, lambda: wrapper.run(queries, cache))
 
 
-def compare_products(torch, flashinfer, shapes, workspace):
-    """Prints and returns what FlashInfer takes for attention whose arithmetic counts."""
-    results = []
+def compare_products(torch, flashinfer, pairs, workspace):
+    """Prints what FlashInfer takes for attention whose arithmetic counts; fills the second of each pair, and yields then."""
     print("\n| batch | heads | pagedkv, us | TFLOP/s | FlashInfer, us | TFLOP/s | times as fast |")
     print("|---|---|---|---|---|---|---|")
-    for shape in shapes:
-        if shape["element"] != "bfloat16":
-            continue
+    for shape, theirs in pairs:
         once = run_prefill if shape["queries"] else run_latent
         found = fastest(
             torch, shape, ("fa2", "fa3"), lambda backend: once(torch, flashinfer, shape, workspace, backend))
-        heads = f"{shape['query_heads']}/{shape['kv_heads']}"
         rate = shape["operations_per_second"]
+        start = (f"| {shape['shape']} | {shape['query_heads']}/{shape['kv_heads']} | {shape['microseconds']:.1f} "
+                 f"| {rate / 1e12:.1f} ")
         if found is None:
-            results.append({**shape, **REFUSED})
-            print(f"| {shape['shape']} | {heads} | {shape['microseconds']:.1f} | {rate / 1e12:.1f} | refuses | | |")
-            continue
-        seconds, backend = found
-        theirs = rate * shape["microseconds"] / 1e6 / seconds
-        results.append({
-            **shape, "library": "flashinfer", "variant": backend, "microseconds": seconds * 1e6,
-            "operations_per_second": theirs, "plan_microseconds": None,
-        })
-        print(
-            f"| {shape['shape']} | {heads} | {shape['microseconds']:.1f} | {rate / 1e12:.1f} | {seconds * 1e6:.1f} "
-            f"| {theirs / 1e12:.1f} | {seconds * 1e6 / shape['microseconds']:.2f} |",
-            flush=True,
-        )
-    return results
+            theirs["variant"] = "refuses"
+            print(start + "| refuses | | |", flush=True)
+        else:
+            seconds, backend = found
+            their_rate = rate * shape["microseconds"] / 1e6 / seconds
+            theirs |= {"variant": backend, "microseconds": seconds * 1e6, "operations_per_second": their_rate}
+            print(start + f"| {seconds * 1e6:.1f} | {their_rate / 1e12:.1f} "
+                  f"| {seconds * 1e6 / shape['microseconds']:.2f} |", flush=True)
+        yield
 
 
 def main():
@@ -210,16 +203,22 @@ def main():
         return 77
     with open(sys.argv[1]) as file:
         ours = json.load(file)
-    for table in ("results", "products"):
-        ours[table] = [shape for shape in ours[table] if shape["library"] == "pagedkv"]
-    ours["flashinfer"] = flashinfer.__version__
     workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
-    results = ours["results"] + compare_decoding(torch, flashinfer, ours, workspace)
-    products = list(ours["products"])
-    products += compare_products(torch, flashinfer, ours["products"], workspace)
-    if len(sys.argv) > 2:
-        with open(sys.argv[2], "w") as file:
-            json.dump({**ours, "results": results, "products": products}, file, indent=1)
+    both = {**ours, "flashinfer": flashinfer.__version__}
+    pairs = {}
+    for table, elements in (("results", ELEMENTS), ("products", ("bfloat16",))):
+        shapes = [shape for shape in ours[table] if shape["library"] == "pagedkv"]
+        pairs[table] = [(shape, {**shape, **UNMEASURED}) for shape in shapes if shape["element"] in elements]
+        both[table] = shapes + [theirs for _, theirs in pairs[table]]
+    measurements = (
+        compare_decoding(torch, flashinfer, ours["read_ceiling"], pairs["results"], workspace),
+        compare_products(torch, flashinfer, pairs["products"], workspace),
+    )
+    for _ in itertools.chain(*measurements):
+        if len(sys.argv) > 2:
+            with open(sys.argv[2] + ".new", "w") as file:
+                json.dump(both, file, indent=1)
+            os.replace(sys.argv[2] + ".new", sys.argv[2])
     return 0
 
 

@@ -11,6 +11,7 @@ sequence and the choice of the most likely ones. Times are medians.
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -82,19 +83,21 @@ def main():
         print(f"transformers_step.py: {missing}, so nothing was measured")
         return 77
     figures = json.load(open(options.ours))
-    figures |= {"transformers_version": transformers.__version__, "transformers": []}
+    figures |= {"transformers_version": transformers.__version__}
+    figures["transformers"] = [{"sequences": row["sequences"], "seconds": None} for row in figures["rows"]]  # until measured
     with torch.inference_mode():
         model = make_model(torch, transformers)
         print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}, {torch.cuda.get_device_name()}\n")
         print("| sequences | pagedkv, ms | transformers, ms | transformers / pagedkv |")
         print("| --- | --- | --- | --- |", flush=True)
-        for row in figures["rows"]:
+        for row, found in zip(figures["rows"], figures["transformers"]):
             count, seconds = row["sequences"], row["seconds"]
-            theirs = measure(torch, transformers, model, count, figures["context"])
-            figures["transformers"].append({"sequences": count, "seconds": theirs})
+            theirs = found["seconds"] = measure(torch, transformers, model, count, figures["context"])
             print(f"| {count} | {seconds * 1e3:.3f} | {theirs * 1e3:.3f} | {theirs / seconds:.2f} |", flush=True)
-    if options.both:
-        json.dump(figures, open(options.both, "w"))
+            if options.both:
+                with open(options.both + ".new", "w") as file:
+                    json.dump(figures, file)
+                os.replace(options.both + ".new", options.both)
     return 0
 
 

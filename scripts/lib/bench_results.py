@@ -1,9 +1,11 @@
-"""Results of Google Benchmark's programs: read and merged, their ratios to a stored run, tables and plots."""
+"""Results of Google Benchmark's programs, and of scripts/device-test: read and merged, their ratios to a stored run, tables and plots."""
 
 import collections
 import json
 import pathlib
 import re
+
+import device_tables
 
 NOTES = re.compile(r"^(real_time|process_time|manual_time|min_time:|min_warmup_time:|iterations:|repeats:)")
 NANOSECONDS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
@@ -43,10 +45,12 @@ def figures_of(entry):
 
 def read(paths):
     """Figures by area and benchmark, medians where there are repetitions, and the errors by benchmark; from reports of
-    programs and from stored results."""
+    programs, from stored results, and from what scripts/device-test collected."""
     results, errors = collections.defaultdict(dict), {}
     for path in paths:
         report = json.loads(pathlib.Path(path).read_text())
+        if "machine" in report:
+            report = device_tables.results(report)
         for area, found in report.items() if "benchmarks" not in report else ():
             results[area] |= found
         context = report.get("context", {})
@@ -67,7 +71,7 @@ def ratios(new, old):
         (name, figure): value / old[name][figure]
         for name, found in new.items()
         for figure, value in found.items()
-        if old.get(name, {}).get(figure)
+        if old.get(name, {}).get(figure) and not isinstance(value, str) and not isinstance(old[name][figure], str)
     }
 
 
@@ -83,6 +87,8 @@ def number(value):
 
 
 def readable(figure, value):
+    if isinstance(value, str):
+        return value
     if unit := unit_of(figure):
         return scaled(value * NANOSECONDS[unit], [(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns")])
     if figure == "bytes_per_second":
@@ -118,6 +124,8 @@ def series(results):
         axis, _, x = parts[at].rpartition(":")
         label = "/".join(parts[:at] + parts[at + 1 :])
         for figure, value in figures.items():
+            if isinstance(value, str):
+                continue
             if unit := unit_of(figure):
                 lines[axis or "argument", "ns", f"{label}, {figure}"].append((int(x), value * NANOSECONDS[unit]))
             else:
@@ -137,7 +145,7 @@ def draw(results, title, path):
     for axis, figure in sorted({key[:2] for key in lines}):
         canvas, plot = pyplot.subplots(figsize=(9, 5))
         for (_, _, label), points in ((key, points) for key, points in lines.items() if key[:2] == (axis, figure)):
-            plot.plot(*zip(*points), marker="o", markersize=3, label=label)
+            plot.plot(*zip(*points), marker="o", markersize=3, label=label or figure)
         plot.set(xscale="log", yscale="log", xlabel=axis, ylabel=figure, title=title)
         plot.legend(fontsize=5)
         target = path.with_name(f"{path.name}.{axis}.{figure.replace('/', '_per_')}.svg")

@@ -7,6 +7,7 @@ named without iterations and kinds of time; `backend on 2` ran on two cores."""
 import re
 
 import bench_results
+import device_tables
 import engine_tables
 import eviction_tables
 
@@ -75,8 +76,9 @@ TABLES = {
         ["operation", "time"],
         [
             ["append a token, one sequence, inside a block", cache("append_inside_a_block<single_thread>", "ns")],
-            ["append a token to each of 1,024 sequences, of which 64 take a block", cache("decode_step<single_thread>", "append_ns")],
-            ["commit a token, append the next and find its slot, in one call for these 1,024; a sequence", cache("decode_step<single_thread>", "ns")],
+            ["append a token to each of 1,024 sequences, of which 64 take a block", cache("decode_step<single_thread>/turned_over:0", "append_ns")],
+            ["commit a token, append the next and find its slot, in one call for these 1,024; a sequence", cache("decode_step<single_thread>/turned_over:0", "ns")],
+            ["the same, where the 64 blocks replace others", cache("decode_step<single_thread>/turned_over:1", "ns")],
             ["create and release a sequence of one block", cache("create_and_release", "ns")],
             ["release a sequence of 131,072 cached tokens", cache(PLAIN_LOOK_UP, "release_us")],
             ["commit 131,072 new tokens", cache("commit_new_prompt/block_size:16/turnovers:10", "commit_us")],
@@ -342,13 +344,13 @@ PLOTS = {
 # Pages with a module of their own.
 TABLES |= eviction_tables.TABLES | engine_tables.TABLES
 PLOTS |= eviction_tables.PLOTS | engine_tables.PLOTS
-SCALES = eviction_tables.SCALES | engine_tables.SCALES  # of plots, where axes are not logarithmic with a mark at each point
+SCALES = device_tables.SCALES | eviction_tables.SCALES | engine_tables.SCALES  # of plots, where axes are not logarithmic with a mark at each point
 
 
-def figures():
+def figures(tables=TABLES, plots=PLOTS):
     """Of all cells and points."""
-    of_cells = [figure for _, rows in TABLES.values() for row in rows for cell in row if not isinstance(cell, str) for figure in cell]
-    return of_cells + [figure for _, lines in PLOTS.values() for points in lines.values() for figure in points.values()]
+    of_cells = [figure for _, rows in tables.values() for row in rows for cell in row if not isinstance(cell, str) for figure in cell]
+    return of_cells + [figure for _, lines in plots.values() for points in lines.values() for figure in points.values()]
 
 
 def by_plain_names(results):
@@ -365,7 +367,7 @@ def draw(results, folder):
 
     named = by_plain_names(results)
     written = []
-    for name, ((across, up), lines) in PLOTS.items():
+    for name, ((across, up), lines) in (PLOTS | device_tables.PLOTS).items():
         try:
             found = {label: [(x, named[area][of][figure]) for x, (area, of, figure) in points.items()] for label, points in lines.items()}
         except KeyError:
@@ -383,7 +385,7 @@ def draw(results, folder):
         canvas.savefig(folder / f"{name}.svg", metadata={"Date": None}, bbox_inches="tight")
         pyplot.close(canvas)
         written.append(folder / f"{name}.svg")
-    return written
+    return written + device_tables.draw_peer(named, folder / "flashinfer.svg")
 
 
 def text_of(cell, named):
@@ -394,19 +396,24 @@ def text_of(cell, named):
     values = [named[area][name][figure] for area, name, figure in cell]
     if isinstance(cell, bench_results.Shown):
         return cell.show(*values)
-    return ", ".join(bench_results.readable(figure, value) for (_, _, figure), value in zip(cell, values))
+    return ", ".join(filter(None, (bench_results.readable(figure, value) for (_, _, figure), value in zip(cell, values))))
 
 
 def tables(results):
-    """In Markdown, by name, those whose figures are all there; and a figure that lacks of each of the others."""
+    """In Markdown, by name, those whose figures are all there; and a figure that lacks of each of the others, but for those of
+    programs that did not run."""
     named = by_plain_names(results)
     made, lacking = {}, {}
-    for table, (heading, rows) in TABLES.items():
+    for table, (heading, rows) in (TABLES | device_tables.tables(results)).items():
+        areas = dict.fromkeys(figure[0] for row in rows for cell in row if not isinstance(cell, str) for figure in cell)
+        if not areas.keys() & results.keys():
+            continue
         try:
             cells = [heading, ["---"] * len(heading)]
             for row in rows:
                 cells.append([text_of(cell, named) for cell in row])
-            made[table] = "\n".join(f"| {' | '.join(row)} |" for row in cells)
+            caption = device_tables.caption(results, areas)
+            made[table] = (f"{caption}:\n\n" if caption else "") + "\n".join(f"| {' | '.join(row)} |" for row in cells)
         except LookupError as absent:
             lacking[table] = absent.args[0]
     return made, lacking
@@ -416,7 +423,8 @@ MARKED = re.compile(r"(<!-- table (\w+) -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
 
 
 def pages(root):
-    return [root / "docs" / name for name in ("performance.md", "performance_host.md", "concurrency.md", "eviction.md", "llama.md")]
+    names = ("performance.md", "performance_host.md", "performance_devices.md", "concurrency.md", "eviction.md", "llama.md")
+    return [root / "docs" / name for name in names]
 
 
 def insert(page, made):

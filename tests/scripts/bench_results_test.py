@@ -12,6 +12,7 @@ ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
 sys.path.insert(0, str(ROOT / "scripts" / "lib"))
 import bench_results  # noqa: E402
 import bench_tables  # noqa: E402
+import device_tables  # noqa: E402
 
 
 def entry(name, time, **more):
@@ -107,9 +108,11 @@ class BenchTables(unittest.TestCase):
 
     def test_pages_have_the_headings_and_rows(self):
         text = "".join(page.read_text() for page in bench_tables.pages(ROOT))
-        found = {name: [line[2:-2].split(" | ") for line in table.splitlines()] for _, name, table, _ in bench_tables.MARKED.findall(text)}
-        self.assertEqual(sorted(found), sorted(bench_tables.TABLES))
-        for name, (heading, rows) in bench_tables.TABLES.items():
+        tables = {name: [line for line in table.splitlines() if line.startswith("| ")] for _, name, table, _ in bench_tables.MARKED.findall(text)}
+        found = {name: [line[2:-2].split(" | ") for line in lines] for name, lines in tables.items()}
+        fixed = bench_tables.TABLES | device_tables.TABLES
+        self.assertEqual(sorted(found), sorted([*fixed, *device_tables.COLUMNS, device_tables.PREFIXES[0]]))
+        for name, (heading, rows) in fixed.items():
             self.assertEqual(found[name][0], heading)
             for cells, row in zip(found[name][2:], rows, strict=True):
                 self.assertEqual([was if isinstance(cell, list) else cell for was, cell in zip(cells, row, strict=True)], cells)
@@ -117,7 +120,7 @@ class BenchTables(unittest.TestCase):
     def test_pages_show_the_plots(self):
         text = "".join(page.read_text() for page in bench_tables.pages(ROOT))
         shown = re.findall(r"\]\(images/(\w+)\.svg\)", text)
-        self.assertEqual(sorted(shown), sorted(bench_tables.PLOTS))
+        self.assertEqual(sorted(shown), sorted([*bench_tables.PLOTS, *device_tables.PLOTS, "flashinfer"]))
         for name in shown:
             self.assertTrue((ROOT / "docs" / "images" / f"{name}.svg").is_file())
 
