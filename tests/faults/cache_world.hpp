@@ -19,19 +19,22 @@ inline constexpr auto row_size_of_one_group = std::size_t{2};
   return made;
 }
 
-struct one_group_cache {
-  using cache_type = kv_cache<float32, failing_allocator<>, failing_backend>;
+template <class... Policies>
+struct cache_of_one_group {
+  using cache_type = kv_cache<float32, failing_allocator<>, failing_backend, Policies...>;
   static constexpr auto num_groups = std::size_t{1};
   static constexpr auto row_size = row_size_of_one_group;
 
   [[nodiscard]] static auto make(fault_plan& plan) {
     return cache_type::create(config_of_one_group(), failing_allocator<>{plan.memory}, failing_backend{plan.backend});
   }
-  explicit one_group_cache(fault_plan& plan)
+  explicit cache_of_one_group(fault_plan& plan)
       : cache(config_of_one_group(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
 
   cache_type cache;
 };
+
+using one_group_cache = cache_of_one_group<>;
 
 /// A cache with a committed sequence, its fork, one that is not committed, an evictable chain and a pin; and the
 /// operations on it. `Made` constructs the cache and has the number of groups.
@@ -71,6 +74,10 @@ struct cache_world : Made {
   std::array<slot, 256> slots{};
   std::array<batch_failure, 4> failures{};
   std::array<block_id, 64> blocks{};
+  std::array<token, 64> copied{};
+  std::array<prefix_key, 4> copied_keys{};
+  padded_batch padded{4, 64};
+  compressed_batch compressed{4, 256};
 
  private:
   [[nodiscard]] sequence_id committed(const std::vector<token>& prompt) {
@@ -96,29 +103,35 @@ template <class World>
   return outcome->num_failures == 0 ? std::nullopt : std::optional<error>{w.failures[0].reason};
 }
 
-/// Operations of every cache.
+template <class... Values>
+[[nodiscard]] std::optional<error> no_error(const Values&...) noexcept {
+  return std::nullopt;
+}
+
+/// Operations of every cache. Their names begin with the verb, as tests/structure expects.
 template <class W>
 [[nodiscard]] constexpr auto operations_of_caches() {
   using operation = faulty_operation<W>;
   return std::array{
-      operation{"create with a hit", [](W& w) { return error_of(w.cache.create_sequence(w.longer)); }},
-      operation{"create without a hit", [](W& w) { return error_of(w.cache.create_sequence(w.run)); }},
-      operation{"create and evict", [](W& w) { return error_of(w.cache.create_sequence(w.longest)); }},
-      operation{"append and copy on write", [](W& w) { return error_of(w.cache.append(w.second, token{7})); }},
-      operation{"append a run and copy on write", [](W& w) { return error_of(w.cache.append(w.second, w.run)); }},
-      operation{"append a run", [](W& w) { return error_of(w.cache.append(w.third, w.run)); }},
-      operation{"append a run with keys and hashes",
+      operation{"create_sequence with a hit", [](W& w) { return error_of(w.cache.create_sequence(w.longer)); }},
+      operation{"create_sequence without a hit", [](W& w) { return error_of(w.cache.create_sequence(w.run)); }},
+      operation{"create_sequence, which evicts", [](W& w) { return error_of(w.cache.create_sequence(w.longest)); }},
+      operation{"append, which copies on write", [](W& w) { return error_of(w.cache.append(w.second, token{7})); }},
+      operation{"append of a run, which copies on write",
+                [](W& w) { return error_of(w.cache.append(w.second, w.run)); }},
+      operation{"append of a run", [](W& w) { return error_of(w.cache.append(w.third, w.run)); }},
+      operation{"append of a run with keys and hashes",
                 [](W& w) {
                   return error_of(w.cache.append(w.third, token_run{w.run, w.keys, w.hashes}));
                 }},
-      operation{"reserve slots", [](W& w) { return error_of(w.cache.reserve_slots(w.second, 9)); }},
+      operation{"reserve_slots", [](W& w) { return error_of(w.cache.reserve_slots(w.second, 9)); }},
       operation{"commit", [](W& w) { return error_of(w.cache.commit(w.third, 10)); }},
-      operation{"append a batch of one",
+      operation{"append_batch of one",
                 [](W& w) {
                   const auto entries = std::array{batch_entry{.id = w.second, .run = w.run, .num_ahead = 5}};
                   return run_batch(w, entries);
                 }},
-      operation{"append a batch",
+      operation{"append_batch",
                 [](W& w) {
                   const auto entries = std::array{batch_entry{.id = w.third, .run = w.run, .num_computed_tokens = 10},
                                                   batch_entry{.id = w.second, .run = w.run}};
@@ -127,34 +140,19 @@ template <class W>
                 [](W&) {}, false},
       operation{"fork", [](W& w) { return error_of(w.cache.fork(w.first)); }},
       operation{"truncate", [](W& w) { return error_of(w.cache.truncate(w.third, 3)); }},
-      operation{"release what is shared", [](W& w) { return error_of(w.cache.release(w.first)); }},
+      operation{"release of shared blocks", [](W& w) { return error_of(w.cache.release(w.first)); }},
       operation{"release", [](W& w) { return error_of(w.cache.release(w.third)); }},
       operation{"pin", [](W& w) { return error_of(w.cache.pin(w.committed_tokens)); }},
       operation{"unpin", [](W& w) { return error_of(w.cache.unpin(w.held)); }},
-      operation{"unpin all",
-                [](W& w) -> std::optional<error> {
-                  w.cache.unpin_all();
-                  return std::nullopt;
-                }},
-      operation{"invalidate a prefix",
-                [](W& w) -> std::optional<error> {
-                  w.cache.invalidate_prefix(w.committed_tokens);
-                  return std::nullopt;
-                }},
-      operation{"invalidate a salt",
-                [](W& w) -> std::optional<error> {
-                  w.cache.invalidate_salt(salt::none);
-                  return std::nullopt;
-                }},
-      operation{"invalidate blocks",
+      operation{"unpin_all", [](W& w) { return no_error(w.cache.unpin_all()); }},
+      operation{"invalidate_prefix", [](W& w) { return no_error(w.cache.invalidate_prefix(w.committed_tokens)); }},
+      operation{"invalidate_salt", [](W& w) { return no_error(w.cache.invalidate_salt(salt::none)); }},
+      operation{"invalidate_blocks",
                 [](W& w) { return error_of(w.cache.invalidate_blocks(std::span{w.blocks}.first(1))); },
                 [](W& w) { REQUIRE(w.cache.block_table(w.first, w.blocks)); }},
-      operation{"would fit", [](W& w) { return error_of(w.cache.would_fit(w.longer)); }},
-      operation{"gain of releasing", [](W& w) { return error_of(w.cache.gain_of_releasing(w.ids, w.longer)); }},
-      operation{"fewest to release", [](W& w) { return error_of(w.cache.fewest_to_release(w.ids, 1, w.longer)); }},
-      operation{"begin a step", [](W& w) { return error_of(w.cache.begin_step(w.ids)); }},
-      operation{"begin a step of all", [](W& w) { return error_of(w.cache.begin_step()); }},
-      operation{"retire a step", [](W& w) { return error_of(w.cache.retire_step(w.step)); },
+      operation{"begin_step", [](W& w) { return error_of(w.cache.begin_step(w.ids)); }},
+      operation{"begin_step of all", [](W& w) { return error_of(w.cache.begin_step()); }},
+      operation{"retire_step", [](W& w) { return error_of(w.cache.retire_step(w.step)); },
                 [](W& w) {
                   w.step = w.cache.begin_step().value();
                   REQUIRE(w.cache.release(w.second));
@@ -163,14 +161,14 @@ template <class W>
                 [](W& w) { w.step = w.cache.begin_step().value(); }},
       operation{"compact", [](W& w) { return error_of(w.cache.compact()); },
                 [](W& w) { REQUIRE(w.cache.release(w.first)); }},
-      operation{"shrink", [](W& w) { return error_of(w.cache.resize(w.cache.num_blocks() - 3)); }},
-      operation{"shrink and evict",
+      operation{"resize to fewer", [](W& w) { return error_of(w.cache.resize(w.cache.num_blocks() - 3)); }},
+      operation{"resize, which evicts",
                 [](W& w) {
                   const auto counts = w.cache.statistics().blocks;
                   return error_of(w.cache.resize(static_cast<std::int32_t>(counts.in_use + counts.evictable - 2)));
                 },
                 [](W&) {}, false},
-      operation{"reset the prefix cache", [](W& w) { return error_of(w.cache.reset_prefix_cache()); },
+      operation{"reset_prefix_cache", [](W& w) { return error_of(w.cache.reset_prefix_cache()); },
                 [](W& w) {
                   w.cache.unpin_all();
                   for (const auto id : w.ids) {
@@ -191,6 +189,47 @@ template <class W>
                   return error_of(w.cache.read(0, std::span{w.slots}.first(1), rows, rows));
                 },
                 [](W& w) { w.slots[0] = skip_slot; }},
+  };
+}
+
+/// Operations that read a cache, or change what no failure can undo.
+template <class W>
+[[nodiscard]] constexpr auto queries_of_caches() {
+  using operation = faulty_operation<W>;
+  return std::array{
+      operation{"would_fit", [](W& w) { return error_of(w.cache.would_fit(w.longer)); }},
+      operation{"gain_of_releasing", [](W& w) { return error_of(w.cache.gain_of_releasing(w.ids, w.longer)); }},
+      operation{"fewest_to_release", [](W& w) { return error_of(w.cache.fewest_to_release(w.ids, 1, w.longer)); }},
+      operation{"num_blocks", [](W& w) { return no_error(w.cache.num_blocks()); }},
+      operation{"num_free_blocks", [](W& w) { return no_error(w.cache.num_free_blocks()); }},
+      operation{"num_available_blocks", [](W& w) { return no_error(w.cache.num_available_blocks()); }},
+      operation{"find_prefix", [](W& w) { return no_error(w.cache.find_prefix(w.longer)); }},
+      operation{"hash_blocks", [](W& w) { return no_error(w.cache.hash_blocks(w.longer, w.hashes)); }},
+      operation{"time", [](W& w) { return no_error(w.cache.time()); }},
+      operation{"advance_time",
+                [](W& w) {
+                  w.cache.advance_time(timestamp{7});
+                  return no_error();
+                }},
+      operation{"describe", [](W& w) { return error_of(w.cache.describe(w.first)); }},
+      operation{"slot_mapping",
+                [](W& w) { return error_of(w.cache.slot_mapping(w.first, 3, std::span{w.slots}.first(9))); }},
+      operation{"block_table", [](W& w) { return error_of(w.cache.block_table(w.first, w.blocks)); }},
+      operation{"tokens", [](W& w) { return error_of(w.cache.tokens(w.first, 5, std::span{w.copied}.first(9))); }},
+      operation{"keys", [](W& w) { return error_of(w.cache.keys(w.third, w.copied_keys)); },
+                [](W& w) {
+                  REQUIRE(w.cache.append(w.third, token_run{w.run, w.keys, w.hashes}));
+                }},
+      operation{"common_prefix", [](W& w) { return error_of(w.cache.common_prefix(std::span{w.ids}.first(2))); }},
+      operation{"update of padded rows", [](W& w) { return error_of(w.cache.update(w.padded, w.ids)); }},
+      operation{"update of compressed rows", [](W& w) { return error_of(w.cache.update(w.compressed, w.ids, 0, 2)); }},
+      operation{"statistics", [](W& w) { return no_error(w.cache.statistics()); }},
+      operation{"memory", [](W& w) { return no_error(w.cache.memory()); }},
+      operation{"check_invariants",
+                [](W& w) {
+                  const auto check = [&]() -> result<bool> { return w.cache.check_invariants().empty(); };
+                  return error_of(detail::with_memory(check, error{error_code::out_of_memory, "sentences", 0}));
+                }},
   };
 }
 

@@ -34,6 +34,14 @@ struct failing_backend : host_backend {
                                     const token_rows<typename Output::storage>& values, stream) noexcept {
     return fails() ? failure() : host::gather<Element, Output>(view, layer, slots, keys, values);
   }
+  template <element Element, element Input = float32, element Output = Input>
+  [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
+                                    const token_rows<const typename Input::storage>& queries,
+                                    const attention_output<typename Output::storage>& output,
+                                    const attention_options& options, stream on) noexcept {
+    return fails() ? failure()
+                   : host_backend::attend<Element, Input, Output>(view, layer, batch, queries, output, options, on);
+  }
   [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
                                          stream) noexcept {
     return fails() ? failure() : host::copy_blocks(view, pairs);

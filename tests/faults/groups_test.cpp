@@ -1,12 +1,17 @@
 #include "cache_world.hpp"
 
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
+
 using namespace pagedkv;
 using namespace pagedkv::test;
 
 namespace {
 
-struct groups_cache {
-  using cache_type = group_cache<float32, failing_allocator<>, failing_backend>;
+template <class... Policies>
+struct cache_of_groups {
+  using cache_type = group_cache<float32, failing_allocator<>, failing_backend, Policies...>;
   static constexpr auto num_groups = std::size_t{3};
   static constexpr auto row_size = std::size_t{6};
 
@@ -23,27 +28,36 @@ struct groups_cache {
   [[nodiscard]] static auto make(fault_plan& plan) {
     return cache_type::create(config(), failing_allocator<>{plan.memory}, failing_backend{plan.backend});
   }
-  explicit groups_cache(fault_plan& plan)
+  explicit cache_of_groups(fault_plan& plan)
       : cache(config(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
 
   cache_type cache;
 };
 
-using groups_world = cache_world<groups_cache>;
+using unlocked_groups = cache_of_groups<>;
+using sharded_groups = cache_of_groups<basic_sharded_mutex<3>>;
 
 }  // namespace
 
-TEST_CASE("each operation of a cache with groups survives each fault", "[faults]") {
-  CHECK(inject_faults(operations_of_caches<groups_world>()) > 10);
-  constexpr auto others =
-      std::array{faulty_operation<groups_world>{"drop behind windows and commit", [](groups_world& w) {
-                                                  const auto dropped = w.cache.drop_behind_windows(w.third, 10);
-                                                  return dropped ? error_of(w.cache.commit(w.third, 10))
-                                                                 : std::optional<error>{dropped.error()};
-                                                }}};
+TEMPLATE_TEST_CASE("each operation of a cache with groups survives each fault", "[faults]", unlocked_groups,
+                   sharded_groups) {
+  using world = cache_world<TestType>;
+  using operation = faulty_operation<world>;
+  CHECK(inject_faults(operations_of_caches<world>()) > 10);
+  CHECK(inject_faults(queries_of_caches<world>()) > 2);
+  constexpr auto others = std::array{
+      operation{"drop_behind_windows and a commit",
+                [](world& w) {
+                  const auto dropped = w.cache.drop_behind_windows(w.third, 10);
+                  return dropped ? error_of(w.cache.commit(w.third, 10)) : std::optional<error>{dropped.error()};
+                }},
+      operation{"next_saved_length", [](world& w) { return error_of(w.cache.next_saved_length(w.third)); }},
+      operation{"num_skipped_tokens", [](world& w) { return error_of(w.cache.num_skipped_tokens(w.first, 1)); }},
+  };
   inject_faults(others);
 }
 
-TEST_CASE("the construction of a cache with groups survives each fault", "[faults]") {
-  CHECK(inject_into_construction(groups_cache::make) > 5);
+TEMPLATE_TEST_CASE("the construction of a cache with groups survives each fault", "[faults]", unlocked_groups,
+                   sharded_groups) {
+  CHECK(inject_into_construction(TestType::make) > 5);
 }

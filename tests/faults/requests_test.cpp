@@ -1,6 +1,10 @@
 #include "injection.hpp"
 
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/requests/request_tracker.hpp>
+
+#include <catch2/catch_template_test_macros.hpp>
 
 #include <algorithm>
 #include <array>
@@ -16,8 +20,8 @@ using namespace pagedkv::test;
 
 namespace {
 
-using requests_cache = kv_cache<float32, failing_allocator<>, failing_backend>;
-using tracker_type = request_tracker<requests_cache, recompute>;
+template <class... Policies>
+using requests_cache = kv_cache<float32, failing_allocator<>, failing_backend, Policies...>;
 
 [[nodiscard]] cache_config small() {
   auto made = cache_config{.block_size = 4, .num_blocks = 24, .head_dim = 2, .max_sequences = 16};
@@ -34,6 +38,7 @@ using tracker_type = request_tracker<requests_cache, recompute>;
 
 /// A tracker with requests in all states: one that runs and its fork, one whose tokens are not committed, one that is
 /// preempted and one that has ended, whose blocks are evictable.
+template <class Cache>
 struct request_world {
   explicit request_world(fault_plan& plan)
       : cache(small(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}), tracker(cache) {
@@ -110,8 +115,8 @@ struct request_world {
     ids.push_back(submitted(text(1'000, num_tokens), 5, false));
   }
 
-  requests_cache cache;
-  tracker_type tracker;
+  Cache cache;
+  request_tracker<Cache, recompute> tracker;
   request_id first{}, second{}, third{}, waiting{}, ended{};
   std::vector<request_id> ids;
   std::array<request_id, 16> reported{};
@@ -132,16 +137,18 @@ struct request_world {
   }
 };
 
-using request_operation = faulty_operation<request_world>;
+using unlocked = requests_cache<>;
+using lock_free_one = requests_cache<lock_free, clock_sweep>;
 
 /// An operation that may preempt: requests that gave way before it failed stay preempted, and it succeeds when it is
 /// repeated. Returns how many runs reported the fault.
-std::int64_t inject_into_preempting(const request_operation& preempting, fault_site site) {
+template <class World>
+std::int64_t inject_into_preempting(const faulty_operation<World>& preempting, fault_site site) {
   auto num_reported = std::int64_t{0};
   for (auto n = std::int64_t{1};; ++n) {
     CAPTURE(preempting.name, static_cast<int>(site), n);
     auto plan = fault_plan{};
-    auto w = request_world{plan};
+    auto w = World{plan};
     preempting.prepare(w);
     const auto before = w.observe(false);
     plan.arm(site, n);
@@ -166,50 +173,56 @@ std::int64_t inject_into_preempting(const request_operation& preempting, fault_s
 
 }  // namespace
 
-TEST_CASE("each operation of a request tracker survives each fault", "[faults]") {
+TEMPLATE_TEST_CASE("each operation of a request tracker survives each fault", "[faults]", unlocked, lock_free_one) {
+  using world = request_world<TestType>;
+  using operation = faulty_operation<world>;
   constexpr auto operations = std::array{
-      request_operation{"submit with a hit", [](request_world& w) { return w.noted(w.tracker.submit(w.longer)); }},
-      request_operation{"submit without a hit", [](request_world& w) { return w.noted(w.tracker.submit(w.run)); }},
-      request_operation{"submit and evict", [](request_world& w) { return w.noted(w.tracker.submit(w.longest)); }},
-      request_operation{"resume", [](request_world& w) { return w.noted(w.tracker.resume(w.waiting, w.run)); }},
-      request_operation{"append", [](request_world& w) { return w.noted(w.tracker.append(w.third, token{7})); }},
-      request_operation{"append and copy on write",
-                        [](request_world& w) { return w.noted(w.tracker.append(w.second, w.run)); }},
-      request_operation{"append a batch of one", [](request_world& w) { return w.append(1); }},
-      request_operation{"append a batch", [](request_world& w) { return w.append(2); }, [](request_world&) {}, false},
-      request_operation{"fork", [](request_world& w) { return error_of(w.tracker.fork(w.first)); }},
-      request_operation{"finish", [](request_world& w) { return error_of(w.tracker.finish(w.third)); }},
-      request_operation{"finish what is shared", [](request_world& w) { return error_of(w.tracker.finish(w.first)); }},
-      request_operation{"finish what is preempted",
-                        [](request_world& w) { return error_of(w.tracker.finish(w.waiting)); }},
-      request_operation{"cancel", [](request_world& w) { return error_of(w.tracker.cancel(w.second)); }},
-      request_operation{"fail",
-                        [](request_world& w) {
-                          return error_of(w.tracker.fail(w.third, {error_code::backend_failure, "a device"}));
-                        }},
-      request_operation{"preempt", [](request_world& w) { return error_of(w.tracker.preempt(w.third)); },
-                        [](request_world& w) { w.reported[w.num_reported++] = w.third; }},
-      request_operation{"resumable", [](request_world& w) { return error_of(w.tracker.resumable()); }},
-      request_operation{"purge",
-                        [](request_world& w) -> std::optional<error> {
-                          w.tracker.purge();
-                          return std::nullopt;
-                        }},
+      operation{"submit with a hit", [](world& w) { return w.noted(w.tracker.submit(w.longer)); }},
+      operation{"submit without a hit", [](world& w) { return w.noted(w.tracker.submit(w.run)); }},
+      operation{"submit, which evicts", [](world& w) { return w.noted(w.tracker.submit(w.longest)); }},
+      operation{"resume", [](world& w) { return w.noted(w.tracker.resume(w.waiting, w.run)); }},
+      operation{"append", [](world& w) { return w.noted(w.tracker.append(w.third, token{7})); }},
+      operation{"append, which copies on write", [](world& w) { return w.noted(w.tracker.append(w.second, w.run)); }},
+      operation{"append_batch of one", [](world& w) { return w.append(1); }},
+      operation{"append_batch", [](world& w) { return w.append(2); }, [](world&) {}, false},
+      operation{"fork", [](world& w) { return error_of(w.tracker.fork(w.first)); }},
+      operation{"finish", [](world& w) { return error_of(w.tracker.finish(w.third)); }},
+      operation{"finish of shared blocks", [](world& w) { return error_of(w.tracker.finish(w.first)); }},
+      operation{"finish of a preempted one", [](world& w) { return error_of(w.tracker.finish(w.waiting)); }},
+      operation{"cancel", [](world& w) { return error_of(w.tracker.cancel(w.second)); }},
+      operation{"fail",
+                [](world& w) {
+                  return error_of(w.tracker.fail(w.third, {error_code::backend_failure, "a device"}));
+                }},
+      operation{"preempt", [](world& w) { return error_of(w.tracker.preempt(w.third)); },
+                [](world& w) { w.reported[w.num_reported++] = w.third; }},
+      operation{"describe", [](world& w) { return error_of(w.tracker.describe(w.third)); }},
+      operation{"statistics",
+                [](world& w) -> std::optional<error> {
+                  static_cast<void>(w.tracker.statistics());
+                  return std::nullopt;
+                }},
+      operation{"resumable", [](world& w) { return error_of(w.tracker.resumable()); }},
+      operation{"purge",
+                [](world& w) -> std::optional<error> {
+                  w.tracker.purge();
+                  return std::nullopt;
+                }},
   };
   CHECK(inject_faults(operations) > 10);
 }
 
-TEST_CASE("operations of a request tracker that preempt survive each fault", "[faults]") {
-  constexpr auto fill = [](request_world& w) { w.fill(); };
+TEMPLATE_TEST_CASE("operations of a request tracker that preempt survive each fault", "[faults]", unlocked,
+                   lock_free_one) {
+  using world = request_world<TestType>;
+  using operation = faulty_operation<world>;
+  constexpr auto fill = [](world& w) { w.fill(); };
   constexpr auto operations = std::array{
-      request_operation{"submit and preempt",
-                        [](request_world& w) { return w.noted(w.tracker.submit(w.run, with_priority(80, true))); },
-                        fill},
-      request_operation{"resume and preempt",
-                        [](request_world& w) { return w.noted(w.tracker.resume(w.waiting, w.run)); }, fill},
-      request_operation{"append and preempt",
-                        [](request_world& w) { return w.noted(w.tracker.append(w.second, w.run)); }, fill},
-      request_operation{"append a batch and preempt", [](request_world& w) { return w.append(1); }, fill},
+      operation{"submit, which preempts",
+                [](world& w) { return w.noted(w.tracker.submit(w.run, with_priority(80, true))); }, fill},
+      operation{"resume, which preempts", [](world& w) { return w.noted(w.tracker.resume(w.waiting, w.run)); }, fill},
+      operation{"append, which preempts", [](world& w) { return w.noted(w.tracker.append(w.second, w.run)); }, fill},
+      operation{"append_batch, which preempts", [](world& w) { return w.append(1); }, fill},
   };
   auto num_reported = std::int64_t{0};
   for (const auto& each : operations) {
@@ -220,12 +233,12 @@ TEST_CASE("operations of a request tracker that preempt survive each fault", "[f
   CHECK(num_reported > 10);
 }
 
-TEST_CASE("the construction of a request tracker survives each fault", "[faults]") {
+TEMPLATE_TEST_CASE("the construction of a request tracker survives each fault", "[faults]", unlocked, lock_free_one) {
   struct both {
     explicit both(fault_plan& plan)
         : cache(small(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}), tracker(cache) {}
-    requests_cache cache;
-    tracker_type tracker;
+    TestType cache;
+    request_tracker<TestType, recompute> tracker;
   };
   const auto make = [](fault_plan& plan) {
     const auto construct = [&]() -> result<std::unique_ptr<both>> { return std::make_unique<both>(plan); };

@@ -35,13 +35,21 @@ void offload(tiered_world& w) {
 
 TEST_CASE("each operation of a cache with a tier survives each fault", "[faults]") {
   CHECK(inject_faults(operations_of_caches<tiered_world>()) > 10);
+  CHECK(inject_faults(queries_of_caches<tiered_world>()) > 2);
+  using operation = faulty_operation<tiered_world>;
   constexpr auto others = std::array{
-      faulty_operation<tiered_world>{"drop before",
-                                     [](tiered_world& w) { return error_of(w.cache.drop_before(w.first, 8)); }},
-      faulty_operation<tiered_world>{"create from the tier",
-                                     [](tiered_world& w) { return error_of(w.cache.create_sequence(w.ended_tokens)); },
-                                     offload},
-      faulty_operation<tiered_world>{"settle", [](tiered_world& w) { return error_of(w.cache.settle(w.third)); }},
+      operation{"drop_before", [](tiered_world& w) { return error_of(w.cache.drop_before(w.first, 8)); }},
+      operation{"create_sequence from the tier",
+                [](tiered_world& w) { return error_of(w.cache.create_sequence(w.ended_tokens)); }, offload},
+      operation{"invalidate_prefix in the tier",
+                [](tiered_world& w) { return no_error(w.cache.invalidate_prefix(w.ended_tokens)); }, offload},
+      operation{"settle", [](tiered_world& w) { return error_of(w.cache.settle(w.third)); }},
+      operation{"poll", [](tiered_world& w) { return no_error(w.cache.poll(w.third)); }, offload},
+      operation{"wait", [](tiered_world& w) { return no_error(w.cache.wait(w.third)); }, offload},
+      operation{"wait_idle", [](tiered_world& w) { return no_error(w.cache.wait_idle()); }, offload},
+      operation{"run_transfers", [](tiered_world& w) { return no_error(w.cache.run_transfers()); }, offload},
+      operation{"tier", [](tiered_world& w) { return no_error(w.cache.tier(0)); }},
+      operation{"host_bytes", [](tiered_world& w) { return no_error(w.cache.host_bytes()); }},
   };
   inject_faults(others);
 }

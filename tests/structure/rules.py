@@ -407,3 +407,34 @@ def untested_refusals(root):
                 if subject not in tests and subject not in UNREACHED:
                     found.append(f"{name}: no test names the refusal `{subject}`")
     return sorted(set(found))
+
+
+# The classes whose operations meet faults, and the files of tests/faults with the operations of each.
+FAULTY_CLASSES = {
+    ("cache/kv_cache.hpp", "basic_kv_cache"): ("cache_world.hpp", "one_group_test.cpp", "groups_test.cpp", "attention_test.cpp"),
+    ("tier/tiered_cache.hpp", "basic_tiered_cache"): ("cache_world.hpp", "tiers_test.cpp", "groups_test.cpp"),
+    ("requests/request_tracker.hpp", "request_tracker"): ("requests_test.cpp",),
+}
+# They return what a constructor made, and take no memory; and constructors, whose faults have tests of their own.
+WITHOUT_FAULTS = {"config", "plan", "view", "blocks", "state_part", "backend", "events", "create", "format_of"}
+
+
+def public_operations(header, name):
+    """Names of the public member functions of a class."""
+    text = re.sub(r"//[^\n]*", "", header.read_text())
+    body = text[text.index(f"\nclass {name}") :]
+    body = body[body.index("\n public:") : min(body.index(end) for end in ("\n protected:", "\n private:") if end in body)]
+    words = r"(?:\[\[nodiscard\]\] |static |constexpr )*[\w:<>&, *]+? &?"
+    return set(re.findall(rf"^  (?! ){words}(\w+)\([^;]*?\{{", body, flags=re.MULTILINE)) - {name}
+
+
+def operations_without_faults(root):
+    """Operations of caches and trackers that no table of tests/faults has: the name of a table's operation begins with the verb."""
+    found = []
+    for (header, name), files in FAULTY_CLASSES.items():
+        tested = set()
+        for text in ((root / "tests" / "faults" / file).read_text() for file in files):
+            tested |= {verb for verb in re.findall(r'operation(?:<\w+>)?\{\s*"(\w+)', text) if f".{verb}(" in text}
+        untested = public_operations(root / "include" / "pagedkv" / header, name) - tested - WITHOUT_FAULTS
+        found += [f"tests/faults injects none into {name}::{verb}" for verb in sorted(untested)]
+    return found

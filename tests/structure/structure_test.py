@@ -56,6 +56,9 @@ class SourceTree(unittest.TestCase):
     def test_every_cache_of_a_test_has_a_seed(self):
         self.check(rules.unseeded_caches(SOURCE_ROOT))
 
+    def test_every_operation_meets_faults(self):
+        self.check(rules.operations_without_faults(SOURCE_ROOT))
+
     def test_sentences_name_their_subject(self):
         self.check(rules.prose_violations(SOURCE_ROOT))
 
@@ -272,6 +275,14 @@ class PlantedViolations(unittest.TestCase):
             "void drawn() {\n  auto sizes = cache_config{.num_blocks = 1};\n  auto cache = kv_cache<>{sizes};\n}\n",
         )
         self.expect(rules.unseeded_caches, "tests/core/ids_test.cpp: `sizes` has no hash_seed")
+
+    def test_operation_without_faults(self):
+        for (header, name), files in rules.FAULTY_CLASSES.items():
+            self.write(f"include/pagedkv/{header}", f"\nclass {name} {{\n public:\n  explicit {name}(int n) {{}}\n  void append() {{ return; }}\n"
+                       "  result<void> fork(int id) const {\n    return {};\n  }\n private:\n  void own() {}\n};\n")
+            for file in files:
+                self.write(f"tests/faults/{file}", 'constexpr auto all = operation{\n  "append of a run", [](W& w) { return w.append(); }};\n')
+        self.expect(rules.operations_without_faults, *(f"none into {name}::fork" for _, name in rules.FAULTY_CLASSES))
 
 
 if __name__ == "__main__":

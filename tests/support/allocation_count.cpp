@@ -43,9 +43,22 @@ void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
     return nullptr;
   }
 }
-void* operator new[](std::size_t bytes, const std::nothrow_t& no_throw) noexcept { return operator new(bytes, no_throw); }
+void* operator new[](std::size_t bytes, const std::nothrow_t& no_throw) noexcept {
+  return operator new(bytes, no_throw);
+}
+
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  const auto to = static_cast<std::size_t>(alignment);
+  operator delete(operator new(1));  // counts, and fails in its turn
+  if (auto* memory = std::aligned_alloc(to, (bytes + to - 1) / to * to)) {
+    return memory;
+  }
+  throw std::bad_alloc{};
+}
 
 void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }

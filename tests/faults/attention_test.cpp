@@ -1,0 +1,44 @@
+#include "cache_world.hpp"
+
+#include <pagedkv/host/attend.hpp>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+/// A cache whose committed sequence has K/V.
+struct attention_world : cache_world<one_group_cache> {
+  explicit attention_world(fault_plan& plan) : cache_world(plan) {
+    static const auto numbers = std::array<float, num_tokens * row_size>{};
+    const auto of_tokens = std::span{slots}.first(num_tokens);
+    REQUIRE(cache.slot_mapping(first, 0, of_tokens));
+    const auto rows = contiguous_rows(numbers, 1, row_size);
+    REQUIRE(cache.write(0, of_tokens, rows, rows));
+    REQUIRE(cache.update(compressed, std::span{&first, 1}));
+  }
+
+  static constexpr auto num_tokens = std::size_t{22};
+};
+
+}  // namespace
+
+TEST_CASE("attention of a cache survives each fault", "[faults]") {
+  using operation = faulty_operation<attention_world>;
+  constexpr auto attending = std::array{
+      operation{"attend", [](attention_world& w) {
+                  static const auto query = std::array<float, row_size_of_one_group>{};
+                  auto result = query;
+                  auto batch = attention_batch{};
+                  batch.indptr = w.compressed.indptr();
+                  batch.indices = w.compressed.indices();
+                  batch.last_block_len = w.compressed.last_block_len();
+                  return error_of(w.cache.attend(0, batch, contiguous_rows(query, 1, w.row_size),
+                                                 attention_output<float>{contiguous_rows(result, 1, w.row_size)}));
+                }}};
+  CHECK(inject_faults(attending) > 4);
+}
