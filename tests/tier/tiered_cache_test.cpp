@@ -285,6 +285,21 @@ TEST_CASE("blocks that a caller evicts are saved first", "[tier][tiered_cache]")
   driver.check_invariants();
 }
 
+TEST_CASE("a sequence that is cut where its window begins drops blocks again", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(8), {}, {16}};
+  auto driver = tiered_driver{cache};
+  const auto made = driver.create(numbered(13));
+  REQUIRE(made);
+  driver.compute(made->id);
+  REQUIRE(cache.drop_before(made->id, 13));
+  REQUIRE(cache.truncate(made->id, 8));  // no block is left, nor that of the last committed tokens
+  REQUIRE(cache.drop_before(made->id, 8));
+  driver.check_invariants();
+  CHECK(cache.find_prefix(numbered(13)) == 12);
+  REQUIRE(cache.release(made->id));
+  driver.check_invariants();
+}
+
 TEST_CASE("a user's events pass through", "[tier][tiered_cache]") {
   auto num_hits = 0;
   auto num_evictions = 0;

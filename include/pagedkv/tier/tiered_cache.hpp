@@ -334,7 +334,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto guard = exclusive_guard{mutex_};
     return device::visit_sequence(id, {}, [&](auto& state, auto& s, auto&&) -> result<void> {
       const auto num_before = std::max(s.num_computed_tokens / block_size() - 1, std::int64_t{0});
-      if (num_before != 0) {
+      if (static_cast<std::size_t>(num_before) > s.blocks.num_dropped()) {  // otherwise nothing more goes
         store_.keep_chain(s.blocks[static_cast<std::size_t>(num_before)]);
       }
       const auto first_kept =
