@@ -1,10 +1,12 @@
-// Operations on small caches, with and without groups and tiers, chosen by the bytes: none fails but with an error, the
-// cache's invariants hold after each, and nothing is in use when all sequences have ended.
+// Operations on small caches, with and without groups, tiers and locks, chosen by the bytes: none fails but with an error,
+// the cache's invariants hold after each, and nothing is in use when all sequences have ended.
 
 #include "../support/small_config.hpp"
 #include "target.hpp"
 
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
 
 #include <algorithm>
@@ -33,7 +35,7 @@ class driver {
 
   void run() {
     while (!bytes_.at_end()) {
-      const auto number = bytes_.below(18);
+      const auto number = bytes_.below(21);
       operate(number);
       check(std::to_string(number));
     }
@@ -100,7 +102,10 @@ class driver {
       case 14: return static_cast<void>(cache_.invalidate_prefix(token_run{tokens(12)}));
       case 15: return step();
       case 16: return batch();
-      default: return static_cast<void>(cache_.resize(5 + bytes_.below(8)));
+      case 17: return static_cast<void>(cache_.resize(5 + bytes_.below(8)));
+      case 18: return drop_before();
+      case 19: return evict();
+      default: return compact();
     }
   }
 
@@ -137,6 +142,29 @@ class driver {
     } else if (const auto opened = cache_.begin_step(); opened) {
       steps_.push_back(*opened);
     }
+  }
+  void drop_before() {
+    const auto id = any();
+    const auto num_tokens = bytes_.below(static_cast<int>(length(id)) + 2);
+    if constexpr (Cache::layers_differ) {
+      if (cache_.drop_behind_windows(id, num_tokens)) {
+        static_cast<void>(cache_.commit(id, num_tokens));
+      }
+    } else {
+      static_cast<void>(cache_.drop_before(id, num_tokens));
+    }
+  }
+  void evict() {
+    auto blocks = std::array<block_id, 4>{};
+    const auto most = static_cast<std::size_t>(bytes_.below(5));
+    const auto step = steps_.empty() ? step_id{} : steps_[static_cast<std::size_t>(bytes_.take()) % steps_.size()];
+    const auto num_evicted = cache_.evict(std::span{blocks}.first(most), step);
+    require(num_evicted.has_value() == !steps_.empty(), "an eviction does not ask for an open step");
+    require(!num_evicted || *num_evicted <= static_cast<std::int64_t>(most), "too many blocks are evicted");
+  }
+  void compact() {
+    const auto moves = cache_.compact();
+    require(moves.has_value() == steps_.empty(), "a compaction does not ask for open steps");
   }
   void batch() {
     const auto more = tokens(3);
@@ -191,8 +219,14 @@ const target operations_of_caches{"operations_of_caches", random_bytes,
                                   [](input bytes) { drive<kv_cache<>>(bytes, small()); }};
 const target operations_of_groups{"operations_of_groups", random_bytes,
                                   [](input bytes) { drive<group_cache<>>(bytes, grouped()); }};
+const target operations_without_locks{"operations_without_locks", random_bytes,
+                                      [](input bytes) { drive<kv_cache<lock_free, clock_sweep>>(bytes, small()); }};
 const target operations_of_tiers{"operations_of_tiers", random_bytes, [](input bytes) {
                                    drive<tiered_cache<>>(bytes, small(), tier_config{}, host_tier<>{6, {}});
                                  }};
+const target operations_of_groups_in_tiers{
+    "operations_of_groups_in_tiers", random_bytes, [](input bytes) {
+      drive<tiered_cache<layer_groups>>(bytes, grouped(), tier_config{}, host_tier<>{12, {}});
+    }};
 
 }  // namespace pagedkv::fuzz

@@ -52,7 +52,9 @@ class reader {
 
 extern const target operations_of_caches;
 extern const target operations_of_groups;
+extern const target operations_without_locks;
 extern const target operations_of_tiers;
+extern const target operations_of_groups_in_tiers;
 extern const target records;
 extern const target sessions;
 extern const target offers;
@@ -65,8 +67,17 @@ extern const target event_batches;
 
 [[nodiscard]] inline std::vector<const target*> all_targets() {
   return {
-      &operations_of_caches, &operations_of_groups, &operations_of_tiers, &records, &sessions, &offers,
-      &redis_urls,           &trace_lines,          &http_requests,
+      &operations_of_caches,
+      &operations_of_groups,
+      &operations_without_locks,
+      &operations_of_tiers,
+      &operations_of_groups_in_tiers,
+      &records,
+      &sessions,
+      &offers,
+      &redis_urls,
+      &trace_lines,
+      &http_requests,
 #ifdef PAGEDKV_FUZZ_WIRE
       &event_batches,
 #endif
