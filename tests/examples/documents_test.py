@@ -1,4 +1,5 @@
-"""Programs in documents compile, or are excerpts of an example; links lead to files of the repository; errors are explained."""
+"""Programs in documents compile, or are excerpts of an example; those with a `main` print the lines below them; links lead to files of
+the repository; errors are explained."""
 
 import collections
 import concurrent.futures
@@ -15,46 +16,95 @@ DOCUMENTS = [*sorted(SOURCE_ROOT.glob("*.md")), *sorted((SOURCE_ROOT / "docs").g
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
 
 
-def programs():
-    for document in DOCUMENTS:
+FOLDER = pathlib.Path(os.environ["PAGEDKV_BUILD_ROOT"]) / "tests" / "documents"
+LIBRARIES = {"<pagedkv/tier/file_tier.hpp>": ["-luring"]}  # that a header needs beside xxHash
+# The program is linked, but not run: it writes to a disk of the reader's.
+NOT_RUN = "/disk0/"
+
+Program = collections.namedtuple("Program", "document text printed")
+
+
+def programs(documents=DOCUMENTS):
+    """Each with the lines of the block of text that follows it at once."""
+    for document in documents:
         if document.name == "tutorial.md":  # tutorial_test.py builds its growing program
             continue
-        for block in re.findall(r"^```cpp\n(.*?)^```", document.read_text(), flags=re.DOTALL | re.MULTILINE):
-            yield document.name, block
+        blocks = re.findall(r"^```cpp\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for text, printed in blocks:
+            yield Program(document.name, text, printed)
 
 
 def by_headers(complete):
     """Programs that include the same headers of ours are compiled as one, since they share most of what is instantiated."""
     joined = collections.defaultdict(list)
-    for document, text in complete:
-        joined[tuple(re.findall(r"^#include <pagedkv/.*>\n", text, flags=re.MULTILINE))].append((document, text))
-    return joined.values()
+    for program in complete:
+        joined[tuple(re.findall(r"^#include <pagedkv/.*>\n", program.text, flags=re.MULTILINE))].append(program)
+    return joined.items()
 
 
-def errors_in(joined):
-    includes = [re.findall(r"^#include .*\n", text, flags=re.MULTILINE) for _, text in joined]
-    program = "".join(line for lines in includes for line in lines)
-    for number, (document, text) in enumerate(joined):
-        lines = re.sub(r"^#include .*$", "", text, flags=re.MULTILINE)
+def has_main(program):
+    return re.search(r"^int main\(", program.text, flags=re.MULTILINE) is not None
+
+
+def source_of(joined):
+    """A program of all these, each in a namespace; the number of one that has a `main` has it run."""
+    includes = [re.findall(r"^#include .*\n", program.text, flags=re.MULTILINE) for program in joined]
+    source = "#include <cstdlib>\n" + "".join(line for lines in includes for line in lines)
+    calls = ""
+    for number, program in enumerate(joined):
+        lines = re.sub(r"^#include .*$", "", program.text, flags=re.MULTILINE)
         # Only the true `main` may end without a result.
         lines = re.sub(r"^(int main\(.*?)^\}$", r"\1return 0;\n}", lines, flags=re.DOTALL | re.MULTILINE)
-        program += f'namespace program_{number} {{\n#line 1 "{document}"\n{lines}}}\n'
-    command = COMPILER + ["-std=c++20", "-fsyntax-only", "-x", "c++", *WARNINGS]
-    command += [f"-I{SOURCE_ROOT / folder}" for folder in ("include", "kernels")]
-    done = subprocess.run([*command, "-"], input=program, capture_output=True, text=True)
-    return done.stderr or "failed" if done.returncode else ""
+        source += f'namespace program_{number} {{\n#line 1 "{program.document}"\n{lines}}}\n'
+        calls += f"    case {number}: return program_{number}::main();\n" if has_main(program) else ""
+    return source + (f"int main(int, char** argv) {{\n  switch (std::atoi(argv[1])) {{\n{calls}  }}\n  return 1;\n}}\n" if calls else "")
+
+
+def errors_in(headers, joined):
+    """Of the compiler, and of programs that end with an error or print other lines than their document says."""
+    is_run = any(map(has_main, joined))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    # Files that stay, since a compiler cache remembers nothing of others.
+    source = FOLDER / (re.sub(r"\W+", "_", "".join(headers).replace("#include <pagedkv/", "")) + ".cpp")
+    source.write_text(source_of(joined))
+    program, built = source.with_suffix(""), source.with_suffix(".o")
+    includes = [f"-I{SOURCE_ROOT / folder}" for folder in ("include", "kernels")]
+    commands = [[*COMPILER, "-std=c++20", *WARNINGS, *includes, *(["-c", "-ffunction-sections", "-o", built] if is_run else ["-fsyntax-only"]), source]]
+    if is_run:
+        libraries = [name for header in headers for name in LIBRARIES.get(header.split()[1], [])]
+        # Functions that no `main` reaches go, and with them what only an engine defines.
+        commands += [[*COMPILER, "-Wl,--gc-sections", "-o", program, built, "-lxxhash", "-pthread", *libraries]]
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            return done.stderr or "failed"
+    found = ""
+    for number, (document, text, printed) in enumerate(joined):
+        if not has_main(joined[number]) or NOT_RUN in text:
+            continue
+        done = subprocess.run([program, str(number)], capture_output=True, text=True)
+        if done.returncode or done.stdout != printed:
+            found += f"{document}: a program ends with {done.returncode}, and prints\n{done.stdout}{done.stderr}instead of\n{printed}"
+    return found
 
 
 class Documents(unittest.TestCase):
-    def test_complete_programs_compile(self):
-        complete = [program for program in programs() if program[1].startswith("#include")]
-        self.assertGreaterEqual(len(complete), 3)
+    def test_complete_programs_compile_and_print_their_lines(self):
+        complete = [program for program in programs() if program.text.startswith("#include")]
+        self.assertGreaterEqual(len(complete), 20)
+        self.assertGreaterEqual(len([program for program in complete if has_main(program)]), 6)
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
-            self.assertEqual([errors for errors in workers.map(errors_in, by_headers(complete)) if errors], [])
+            self.assertEqual("".join(workers.map(errors_in, *zip(*by_headers(complete)))), "")
+
+    def test_a_program_that_prints_other_lines_is_found(self):
+        page = FOLDER / "planted.md"
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        page.write_text('```cpp\n#include <cstdio>\n\nint main() {\n  std::puts("1");\n}\n```\n\n```text\n2\n```\n')
+        self.assertIn("prints\n1\ninstead of\n2\n", errors_in((), list(programs([page]))))
 
     def test_other_programs_are_excerpts_of_examples(self):
         examples = [path.read_text() for path in (SOURCE_ROOT / "examples").glob("*.cpp")]
-        for name, block in programs():
+        for name, block, _ in programs():
             with self.subTest(document=name, begins=block.partition("\n")[0]):
                 self.assertTrue(block.startswith("#include") or any(block in example for example in examples))
 
