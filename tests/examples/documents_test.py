@@ -1,5 +1,5 @@
 """Programs in documents compile, or are excerpts of an example; those with a `main` print the lines below them; links lead to files of
-the repository; errors are explained."""
+the repository; errors and axes are explained."""
 
 import collections
 import concurrent.futures
@@ -22,6 +22,32 @@ LIBRARIES = {"<pagedkv/tier/file_tier.hpp>": ["-luring"]}  # that a header needs
 NOT_RUN = "/disk0/"
 
 Program = collections.namedtuple("Program", "document text printed")
+
+
+# The page of each axis of policies.
+AXES = {
+    "allocator": "allocators", "backend": "backends", "element": "elements", "events": "events", "eviction": "eviction", "free_list": "free_lists",
+    "groups": "groups", "hash": "hashes", "layout": "layouts", "locking": "concurrency", "preemption": "requests", "tiers": "tiers",
+}
+REQUIREMENT = re.compile(r"^ */// \|(.*)\|(.*)\|$", flags=re.MULTILINE)
+
+
+def requirements(concept):
+    """Rows of the tables of requirements in a concept's comments, each as one line."""
+    rows = []
+    for requirement, meaning in ((left.strip(), right.strip()) for left, right in REQUIREMENT.findall(concept)):
+        if requirement:
+            rows.append(f"| {requirement} | {meaning} |")
+        else:
+            rows[-1] = f"{rows[-1][:-2]} {meaning} |"
+    return [row for row in rows if row.startswith("| `")]
+
+
+def unexplained(axis, concept, page):
+    """What the page of an axis lacks: policies by their names, and requirements by their rows."""
+    models = re.findall(r"\w+", " ".join(re.findall(r"policy_list<([\w, \n]+)>;", axis)))
+    found = [model for model in models if f"`{model}`" not in page and f"`{model.split('_')[0]}_…`" not in page]
+    return found + [row for row in requirements(concept) if row not in page]
 
 
 def programs(documents=DOCUMENTS):
@@ -114,6 +140,23 @@ class Documents(unittest.TestCase):
         names = re.findall(r"^\s+(\w+),", codes, flags=re.MULTILINE)
         self.assertGreater(len(names), 10)
         self.assertEqual([name for name in names if name not in explained], [])
+
+    def test_each_axis_has_a_page_with_its_policies_and_requirements(self):
+        folders = {path.parent for path in (SOURCE_ROOT / "include/pagedkv/policy").glob("*/concept.hpp")}
+        self.assertEqual({folder.name for folder in folders}, set(AXES))
+        for folder in folders:
+            with self.subTest(axis=folder.name):
+                models = (folder / "all.hpp").read_text() if (folder / "all.hpp").exists() else ""
+                concept = (folder / "concept.hpp").read_text()
+                self.assertGreater(len(requirements(concept)), 0)
+                page = (SOURCE_ROOT / "docs" / f"{AXES[folder.name]}.md").read_text()
+                self.assertEqual(unexplained(models, concept, page), [])
+
+    def test_a_page_that_lacks_a_policy_or_a_requirement_is_found(self):
+        models = "using all_hats = policy_list<bowler, top_hat>;\n"
+        concept = "/// | requirement | meaning |\n/// |---|---|\n/// | `H::size` | in inches, or |\n/// |  | none |\n/// | `H::name` | for tables |\n"
+        page = "| `bowler` | round |\n\n| `H::size` | in inches |\n| `H::name` | for tables |\n"
+        self.assertEqual(unexplained(models, concept, page), ["top_hat", "| `H::size` | in inches, or none |"])
 
     def test_links_lead_to_files(self):
         for document in DOCUMENTS:

@@ -12,6 +12,10 @@ namespace pagedkv {
 /// Hashes the tokens of one full block, chained: `previous` is the hash of the block before it, or of the root of its
 /// salt. Equal chains have equal hashes; unequal ones may too, so a hash only selects candidates.
 ///
+/// | requirement                 | meaning                                                                          |
+/// |-----------------------------|----------------------------------------------------------------------------------|
+/// | `H::hash(previous, tokens)` | of these tokens behind a block, or a root, whose hash is `previous`; static      |
+///
 /// A minimal model:
 ///
 ///     struct own_hash {
