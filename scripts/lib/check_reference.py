@@ -5,6 +5,10 @@ Each public symbol has a comment. That of a function that returns a `result` has
 or with the operations that have the same ones. That of an operation of a facade names its cost: `Constant time`, `Linear in …` or `O(…)`.
 A comment that begins with `Does what … does` or `Does the same as …` leaves both to the other operation.
 
+The comment of a member that is a number names its unit where the name alone does not: `window`, `token_stride`, `retention`. So does one
+that covers it and says `in bytes`, `count numbers` and the like. The comment of an array of an engine's, in what it configures, a batch
+or attention, gives its shape in brackets, `[row][head]`, or that of another member, `as scales`.
+
 A comment covers the declarations below it up to the next empty line, and all overloads of a name. The members of a policy that its
 concept's table of requirements names are described there, and those of an axis in policy/axis.hpp. Operators, constructors and
 destructors need none.
@@ -36,6 +40,22 @@ RETURNS_RESULT = re.compile(r"\b(?:tracker_)?result\s*<")
 NAMES_ERRORS = re.compile(r"\bErrors(?:[:,]| of\b)")
 NAMES_COST = re.compile(r"\b(?:Constant time|[Ll]inear in)\b|\bO\(")
 NAMES_ANOTHER = re.compile(r"\bDoes (?:what .* does|the same as)\b")
+
+# Numbers, and names of theirs that leave the unit open. Those of type `timestamp` are nanoseconds.
+NUMBER = re.compile(r"(?:constexpr |const |static )*(?:std::)?(?:u?int\d+_t|size_t|int|float|double)(?: &)?")
+LEAVES_UNIT_OPEN = re.compile(
+    r"(?:^|_)(?:size|stride|offset|window|timeout|retention|duration|age|delay|interval|deadline|expected_return|capacity|budget|length|"
+    r"granularity|every|chunk|period|granule|created|last_access|latency)$"
+)
+UNITS = r"(?:bytes|tokens|blocks|slots|(?:nano|micro|milli)?seconds|elements|numbers|floats|scales|entries|rows|heads|layers|records|requests|events|[KM]iB)"
+NAMES_UNIT = re.compile(rf"\b{UNITS}\b|\b(?:as|as in|see) [\w:]+", re.IGNORECASE)
+COVERS_UNITS = re.compile(rf"\b(?:in|counts?) {UNITS}\b|^(?:bytes|numbers)\b", re.IGNORECASE)
+HAS_UNIT = {"struct_size"}  # in C: what `sizeof` says
+
+# Arrays whose shape engines have to know, and the headers with them.
+ARRAY = re.compile(r"\bspan<|\b(?:u?int\d+_t|float|double) \*")
+ARRAY_HEADERS = ["attention/attention.hpp", "c/pagedkv.h", "cache/batch.hpp", "core/config.hpp", "core/group_config.hpp", "storage/view.hpp"]
+NAMES_SHAPE = re.compile(r"\[[^\]]+\]|\bas (?:in )?\w+::\w+")
 
 Symbol = collections.namedtuple("Symbol", "line kind scope name comment type")
 
@@ -91,7 +111,16 @@ def models(include):
     return {name for path in include.rglob("*.hpp") for name in asserted.findall(path.read_text())}
 
 
-def faults(symbols, lines, described, modelling):
+def lacks_of_member(header, symbol, own, covering):
+    """What the comments of a member variable lack, if anything: its own, and those that cover it, of its class and above a group."""
+    if NUMBER.fullmatch(symbol.type) and LEAVES_UNIT_OPEN.search(symbol.name) and symbol.name not in HAS_UNIT:
+        if not NAMES_UNIT.search(own) and not any(map(COVERS_UNITS.search, covering)):
+            yield symbol, "does not name its unit"
+    if ARRAY.search(symbol.type) and header in ARRAY_HEADERS and not any(map(NAMES_SHAPE.search, [own, *covering])):
+        yield symbol, "does not give its shape"
+
+
+def faults(header, symbols, lines, described, modelling):
     """Those of one header's symbols whose comment lacks something, each with what it lacks."""
     comments = collections.defaultdict(str)
     for symbol in symbols:
@@ -106,6 +135,10 @@ def faults(symbols, lines, described, modelling):
         before = symbol.line, comment
         if name in described and own.removeprefix("basic_") in modelling:
             continue
+        if symbol.kind == "variable" and comment:
+            outer, _, around = symbol.scope.rpartition("::")
+            itself = comments.get((symbol.scope, symbol.name), "")
+            yield from lacks_of_member(header, symbol, itself, [comments.get((outer, around), ""), "" if itself else comment])
         needless = re.match(r"operator\b", name) or name.lstrip("~") == own or re.search(r"_axis\b", f"{symbol.scope}::{name}")
         if needless or symbol.kind not in ("function", "variable") and comment:
             continue
@@ -127,7 +160,7 @@ def main():
     found = [f"the pattern {pattern} matches no header" for pattern in patterns if not fnmatch.filter(known, pattern)]
     for header in headers:
         lines = (include / "pagedkv" / header).read_text().splitlines()
-        for symbol, fault in faults(known[header].values(), lines, described, modelling):
+        for symbol, fault in faults(header, known[header].values(), lines, described, modelling):
             found.append(f"{header}:{symbol.line}: {symbol.kind} {symbol.scope}::{symbol.name} {fault}")
     print(*found, sep="\n", end="\n" if found else "")
     count = sum(len(known[header]) for header in headers)

@@ -53,6 +53,32 @@ result<int> also_careful();
 }  // namespace pagedkv
 """
 
+CONFIGURATION = """#pragma once
+
+#include <cstdint>
+
+namespace pagedkv {
+
+/// Sizes of a cache.
+struct cache_config {
+  std::int32_t block_size = 16;   // tokens in a block
+  std::int64_t window = 0;        // the latest ones
+  std::int64_t token_stride = 0;  // from one to the next
+  const float* scales = nullptr;  // [layer][head]
+  const float* slopes = nullptr;  // of all heads
+  const float* sinks = nullptr;
+};
+
+/// Where numbers lie. Strides are in bytes.
+struct places {
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int32_t num_rows = 0;
+};
+
+}  // namespace pagedkv
+"""
+
 FACADE = """#pragma once
 
 namespace pagedkv {
@@ -127,6 +153,15 @@ class Reference(unittest.TestCase):
             "cache/kv_cache.hpp:15: function pagedkv::basic_kv_cache::release does not name its cost",
             "cache/kv_cache.hpp:18: function pagedkv::basic_kv_cache::commit does not name its errors",
             "5 public symbols in 1 headers, 2 faults",
+        ])
+
+    def test_numbers_without_a_unit_and_arrays_without_a_shape_are_found(self):
+        self.assertEqual(self.check("core/config.hpp", CONFIGURATION), [
+            "core/config.hpp:10: variable pagedkv::cache_config::window does not name its unit",
+            "core/config.hpp:11: variable pagedkv::cache_config::token_stride does not name its unit",
+            "core/config.hpp:13: variable pagedkv::cache_config::slopes does not give its shape",
+            "core/config.hpp:14: variable pagedkv::cache_config::sinks does not give its shape",
+            "11 public symbols in 1 headers, 4 faults",
         ])
 
     def test_a_pattern_that_matches_nothing_is_found(self):

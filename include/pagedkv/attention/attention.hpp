@@ -60,7 +60,7 @@ enum class kernel_kind : std::uint8_t {
 
 /// The shape that an attention plan is made for: the same for all layers of a group.
 struct attention_shape {
-  std::int32_t block_size = 16;
+  std::int32_t block_size = 16;  // tokens in a block
   std::int32_t num_kv_heads = 1;
   std::int32_t group_size = 1;    // query heads of each KV head
   std::int32_t window = 0;        // as in `attention_options`
@@ -175,7 +175,7 @@ inline constexpr std::int32_t largest_attention_tree = 32;
 /// time. The bits of a row's result then depend on the other rows.
 struct attention_batch {
   std::span<const std::int32_t> indptr;          // [rows + 1]: where the blocks of a row start in `indices`
-  std::span<const block_id> indices;             // blocks of all rows; `no_block` where a window dropped one
+  std::span<const block_id> indices;             // [blocks]: those of all rows; `no_block` where a window dropped one
   std::span<const std::int32_t> last_block_len;  // [rows]: tokens in the last block; 0 for an empty sequence
   std::span<const std::int32_t> query_indptr;    // [rows + 1]: where the queries of a row start; empty: one query a row
   attention_plan plan = {};                      // for devices

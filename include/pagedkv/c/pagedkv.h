@@ -155,8 +155,8 @@ typedef struct pagedkv_key {
   uint64_t value[2];
 } pagedkv_key;
 
-/* A prompt, or tokens to append. Zeros where there are neither keys, in the order of their positions, nor hashes, of
- * pagedkv_hash_blocks. */
+/* A prompt, or tokens to append: tokens[num_tokens]. Zeros where there are neither keys[num_keys], in the order of
+ * their positions, nor hashes[num_hashes], of pagedkv_hash_blocks. */
 typedef struct pagedkv_run {
   const int32_t* tokens;
   size_t num_tokens;
@@ -185,9 +185,9 @@ typedef struct pagedkv_group {
   int32_t key_dim;
   int32_t value_dim;
   int32_t num_sinks;
-  int64_t window;
+  int64_t window; /* tokens */
   int64_t state_bytes;
-  const float* scales; /* as in pagedkv_config */
+  const float* scales; /* as cache_config::scales */
 } pagedkv_group;
 
 /* Behind each kind are the fields of pagedkv_event that it sets. */
@@ -227,9 +227,9 @@ typedef struct pagedkv_event {
   int64_t num_sequence_tokens;
   int64_t num_blocks;
   int64_t num_available;
-  const int32_t* tokens;
+  const int32_t* tokens; /* [num_tokens] */
   size_t num_tokens;
-  const pagedkv_key* keys;
+  const pagedkv_key* keys; /* [num_keys] */
   size_t num_keys;
 } pagedkv_event;
 
@@ -272,7 +272,7 @@ typedef struct pagedkv_config {
   int32_t max_sequences; /* alive at once */
   uint32_t event_kinds;  /* one bit a kind, from the lowest on: those that on_event gets */
   uint64_t hash_seed;    /* 0 draws one at random */
-  const float* scales;   /* if the engine gives the element's scales: see cache_config; they stay where they are */
+  const float* scales; /* if the engine gives the element's scales: as cache_config::scales; they stay where they are */
   const pagedkv_group* groups; /* copied, but for their scales, which stay where they are */
   size_t num_groups;
   const pagedkv_tiers* tiers; /* copied */
@@ -337,7 +337,7 @@ typedef struct pagedkv_range {
   int64_t first; /* tokens [first, last); empty: says nothing */
   int64_t last;
   int64_t priority;
-  int64_t retention;
+  int64_t retention; /* nanoseconds */
 } pagedkv_range;
 
 /* Options of one sequence, from its creation on. */
@@ -358,7 +358,7 @@ typedef struct pagedkv_sequence_options {
   int32_t priority;   /* 0 to 100; under a policy that heeds it, blocks of higher priority stay longer */
   int32_t has_answer; /* the next two are of what follows the prompt */
   int64_t answer_priority;
-  int64_t answer_retention;
+  int64_t answer_retention; /* nanoseconds */
   pagedkv_range ranges[4];
 } pagedkv_sequence_options;
 
@@ -381,7 +381,7 @@ typedef struct pagedkv_release_hint {
   size_t struct_size;
   int32_t session_ended;
   int32_t branch_complete;
-  int64_t expected_return;
+  int64_t expected_return; /* nanoseconds until the next request; 0: as in the options */
 } pagedkv_release_hint;
 
 /* A snapshot of one sequence. */
@@ -393,8 +393,8 @@ typedef struct pagedkv_sequence_info {
   int64_t num_cached_tokens; /* by the prefix hit of its creation */
   int64_t num_blocks;        /* in the block table, dropped ones included */
   int64_t num_slots;         /* of the tokens and those reserved ahead */
-  int64_t created;           /* time of the cache */
-  int64_t last_access;
+  int64_t created;           /* nanoseconds, by the time of the cache */
+  int64_t last_access;       /* the same, in nanoseconds */
 } pagedkv_sequence_info;
 
 /* Starts a sequence with a prompt, which may be empty. */
@@ -454,7 +454,7 @@ typedef struct pagedkv_new_block {
 /* The caller's arrays, with room for so many elements, that pagedkv_append_batch fills. */
 typedef struct pagedkv_batch_buffers {
   size_t struct_size;
-  int64_t* slots; /* for each token and each slot ahead, entry after entry, group after group */
+  int64_t* slots; /* [group][entry][token, and slot ahead] */
   size_t room_for_slots;
   pagedkv_batch_failure* failures; /* as many as there are entries */
   size_t room_for_failures;
@@ -481,12 +481,12 @@ int pagedkv_append_batch(pagedkv_cache* cache, const pagedkv_batch_entry* entrie
 typedef struct pagedkv_batch_view {
   size_t struct_size;
   size_t num_rows;
-  size_t row_stride;
+  size_t row_stride; /* entries */
   const int32_t* block_tables;
-  const int32_t* lengths;
-  const int32_t* indptr; /* [num_rows + 1] */
-  const int32_t* indices;
-  const int32_t* last_block_len;
+  const int32_t* lengths;        /* [num_rows] */
+  const int32_t* indptr;         /* [num_rows + 1] */
+  const int32_t* indices;        /* [indptr[num_rows]] */
+  const int32_t* last_block_len; /* [num_rows] */
 } pagedkv_batch_view;
 
 /* They take all memory that updates need: for max_blocks in each row, or for max_indices in all rows together. An
@@ -584,7 +584,8 @@ int pagedkv_time(pagedkv_cache* cache, int64_t* now);
 
 /* K and V. PAGEDKV_UNSUPPORTED with copy_list: they are in the engine's tensors ------------------------------- */
 
-/* Where numbers of K, or of V, lie in a layout without rows: piece is 0 in one with rows. See core/piece_order.hpp. */
+/* Where numbers of K, or of V, lie in a layout without rows: piece is 0 in one with rows. Strides are in numbers. See
+ * core/piece_order.hpp. */
 typedef struct pagedkv_pieces {
   int32_t piece;
   int32_t holds_tokens;
@@ -600,7 +601,7 @@ typedef struct pagedkv_pieces {
  * token, have float scales in the block: that of a key lies key_scale_offset bytes after the start of the block's
  * layer and (token) * scale_token_stride + head * scale_head_stride floats further, that of a value likewise;
  * elsewhere the offsets are 0. Scales that the engine gave are at static_scales + layer * static_layer_stride + head
- * * static_head_stride, those of values static_value_offset further. */
+ * * static_head_stride, those of values static_value_offset further: static_scales[layer][head] with these strides. */
 typedef struct pagedkv_storage {
   size_t struct_size;
   void* base;
@@ -670,19 +671,19 @@ typedef struct pagedkv_attention {
   int32_t shares_prefixes; /* rows whose blocks start alike may share the read; then bits depend on the other rows */
   size_t group;
   size_t num_rows;
-  const int32_t* indptr;
-  const int32_t* indices;
+  const int32_t* indptr;  /* [num_rows + 1] */
+  const int32_t* indices; /* [num_indices] */
   size_t num_indices;
-  const int32_t* last_block_len;
-  const int32_t* query_indptr; /* [num_rows + 1]; NULL: one query a row */
-  const uint32_t* tree_masks;  /* [query]; NULL: no trees */
+  const int32_t* last_block_len; /* [num_rows] */
+  const int32_t* query_indptr;   /* [num_rows + 1]; NULL: one query a row */
+  const uint32_t* tree_masks;    /* [query]; NULL: no trees */
   size_t num_tree_masks;
   pagedkv_rows queries; /* one row a query, with the heads of queries */
   pagedkv_rows outputs; /* written */
   float* log_sum_exp;   /* [query][head]; NULL: not computed */
   float scale;          /* 0: 1 / sqrt(head_dim) */
   float soft_cap;       /* 0: none */
-  int32_t window;       /* 0: all */
+  int32_t window;       /* tokens; 0: all */
   int32_t padding;
   const float* alibi_slopes; /* [head]; NULL: none */
   const float* sinks;        /* [head]; NULL: none */

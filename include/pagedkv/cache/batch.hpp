@@ -37,10 +37,10 @@ struct new_block {
 
 /// Memory of the caller's that `append_batch` fills, each from the start; it may be pinned.
 struct batch_buffers {
-  std::span<slot> slots = {};              // for each token and each slot ahead, entry after entry; `skip_slot` where
-                                           // the entry failed; one group that holds tokens after the other
-  std::span<batch_failure> failures = {};  // as many as there are entries
-  std::span<new_block> new_blocks = {};    // in the order of entries; those that do not fit are only counted
+  std::span<slot> slots = {};              // [group that holds tokens][entry][token, and slot ahead]; `skip_slot` where
+                                           // the entry failed
+  std::span<batch_failure> failures = {};  // [entries], at least
+  std::span<new_block> new_blocks = {};    // [any number], in the order of entries; those that do not fit are counted
 };
 
 /// How much of the buffers was filled.

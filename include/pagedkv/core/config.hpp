@@ -15,10 +15,10 @@ namespace pagedkv {
 /// layers. Hits are then multiples of `block_size`, and `plan_memory` decides how many tokens a block of each group
 /// holds.
 ///
-/// `scales` are those of an element whose scales the engine gives: for each layer one of K and one of V, or with
-/// `head_scale` one of each KV head's K and then one of each KV head's V. Positive numbers in the engine's memory,
-/// which operations read where they run: on a device, device memory. They are not copied, and stay as they are as long
-/// as K/V that was written with them is read. Null: 1. With groups, each has its own (`group_config::scales`).
+/// `scales` are those of an element whose scales the engine gives: [layer][K, V], or with `head_scale` [layer][K, V][KV
+/// head]. Positive numbers in the engine's memory, which operations read where they run: on a device, device memory.
+/// They are not copied, and stay as they are as long as K/V that was written with them is read. Null: 1. With groups,
+/// each has its own (`group_config::scales`).
 struct cache_config {
   std::int32_t block_size = 16;       // tokens in a block
   std::int32_t num_blocks = 0;        // blocks in the pool, at first
@@ -29,7 +29,7 @@ struct cache_config {
   std::int32_t max_sequences = 4096;  // sequences alive at once
   std::uint64_t hash_seed = 0;        // of the prefix index; 0 draws one at random
   group_list groups = {};             // kinds of layers; empty: one of full attention
-  const float* scales = nullptr;      // see above
+  const float* scales = nullptr;      // [layer][K, V], or [layer][K, V][KV head]: see above
 
   /// Blocks that there are addresses and metadata for.
   [[nodiscard]] constexpr std::int32_t capacity() const noexcept { return max_blocks == 0 ? num_blocks : max_blocks; }

@@ -32,7 +32,7 @@ struct block_storage_view {
   std::int64_t scale_head_stride = 0;   // scales from a KV head to the next
   std::int32_t num_blocks = 0;
   std::int32_t num_layers = 0;
-  std::int32_t block_size = 0;
+  std::int32_t block_size = 0;  // tokens
   std::int32_t num_kv_heads = 0;
   std::int32_t head_dim = 0;
   std::int32_t value_dim = 0;            // 0: values are like keys, and the next two are not read
@@ -42,7 +42,7 @@ struct block_storage_view {
   piece_order key_pieces;                // of a piecewise layout; empty in a strided one
   piece_order value_pieces;
 
-  const float* static_scales = nullptr;  // of keys, layer 0 and KV head 0; null: all are 1, or there are none
+  const float* static_scales = nullptr;  // [layer][KV head], of keys; null: all are 1, or there are none
   std::int32_t static_layer_stride = 0;  // scales from a layer to the next
   std::int32_t static_head_stride = 0;   // scales from a KV head to the next; 0: heads share one
   std::int32_t static_value_offset = 0;  // scales from that of keys to that of values; 0 in latent storage

@@ -28,7 +28,7 @@ namespace pagedkv {
 struct file_request {
   std::size_t slot = 0;
   int descriptor = -1;
-  std::int64_t offset = 0;
+  std::int64_t offset = 0;  // bytes from the file's start
   std::span<std::byte> bytes;
   bool is_write = false;
 };

@@ -22,7 +22,7 @@ enum class storage_order : std::uint8_t {
 
 /// The sizes of one layer of one block.
 struct block_shape {
-  std::int32_t block_size = 0;
+  std::int32_t block_size = 0;  // tokens
   std::int32_t num_kv_heads = 0;
   std::int32_t head_dim = 0;
   std::int32_t numbers_in_16_bytes = 0;
