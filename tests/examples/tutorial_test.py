@@ -44,12 +44,17 @@ def build(steps):
 class Tutorial(unittest.TestCase):
     def test_each_step_prints_its_lines(self):
         steps = STEP.findall((SOURCE_ROOT / "docs" / "tutorial.md").read_text())
-        self.assertEqual([number for number, _, _ in steps], [str(number) for number in range(1, 9)])
+        self.assertEqual([number for number, _, _ in steps], [str(number) for number in range(1, 10)])
         self.assertTrue(all(len(MAIN.findall(lines)) == 1 for _, lines, _ in steps))
         program = build(steps)
         for number, _, expected in steps:
             with self.subTest(step=number):
                 self.assertEqual(run(program, number), expected)
+
+    def test_its_policy_is_that_of_an_example(self):
+        example = (SOURCE_ROOT / "examples" / "custom_eviction.cpp").read_text()
+        policy = re.search(r"^/// [^\n]*\nclass longest_prompt_first.*?^static_assert\(.*?;\n", example, flags=re.DOTALL | re.MULTILINE)[0]
+        self.assertIn(policy, (SOURCE_ROOT / "docs" / "tutorial.md").read_text())
 
 
 if __name__ == "__main__":
