@@ -158,6 +158,13 @@ class Documents(unittest.TestCase):
         page = "| `bowler` | round |\n\n| `H::size` | in inches |\n| `H::name` | for tables |\n"
         self.assertEqual(unexplained(models, concept, page), ["top_hat", "| `H::size` | in inches, or none |"])
 
+    def test_a_release_runs_every_script_that_checks(self):
+        scripts = {path.name for path in (SOURCE_ROOT / "scripts").iterdir() if path.is_file()}
+        release = (SOURCE_ROOT / "docs" / "versions.md").read_text().partition("\n## A release is made so\n")[2]
+        run = set(re.findall(r"`scripts/([\w-]+)", release))
+        self.assertEqual(scripts - run, {"chat", "demo", "install", "serve"})
+        self.assertEqual(run - scripts, set())
+
     def test_links_lead_to_files(self):
         for document in DOCUMENTS:
             text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
