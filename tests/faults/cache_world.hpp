@@ -19,6 +19,20 @@ inline constexpr auto row_size_of_one_group = std::size_t{2};
   return made;
 }
 
+inline constexpr auto number_of_groups = std::size_t{3};
+inline constexpr auto row_size_of_groups = std::size_t{6};
+
+[[nodiscard]] inline cache_config config_of_groups() {
+  auto made = cache_config{.block_size = 4, .num_blocks = 80, .max_sequences = 16};
+  made.groups = {
+      {.num_layers = 2, .key_dim = 6, .value_dim = 6},
+      {.kind = group_kind::window, .num_layers = 5, .key_dim = 6, .value_dim = 6, .window = 7},
+      {.kind = group_kind::state, .num_layers = 2, .num_kv_heads = 3, .state_bytes = 300},
+  };
+  made.hash_seed = 1;
+  return made;
+}
+
 template <class... Policies>
 struct cache_of_one_group {
   using cache_type = kv_cache<float32, failing_allocator<>, failing_backend, Policies...>;

@@ -12,24 +12,14 @@ namespace {
 template <class... Policies>
 struct cache_of_groups {
   using cache_type = group_cache<float32, failing_allocator<>, failing_backend, Policies...>;
-  static constexpr auto num_groups = std::size_t{3};
-  static constexpr auto row_size = std::size_t{6};
+  static constexpr auto num_groups = number_of_groups;
+  static constexpr auto row_size = row_size_of_groups;
 
-  [[nodiscard]] static cache_config config() {
-    auto made = cache_config{.block_size = 4, .num_blocks = 80, .max_sequences = 16};
-    made.groups = {
-        {.num_layers = 2, .key_dim = 6, .value_dim = 6},
-        {.kind = group_kind::window, .num_layers = 5, .key_dim = 6, .value_dim = 6, .window = 7},
-        {.kind = group_kind::state, .num_layers = 2, .num_kv_heads = 3, .state_bytes = 300},
-    };
-    made.hash_seed = 1;
-    return made;
-  }
   [[nodiscard]] static auto make(fault_plan& plan) {
-    return cache_type::create(config(), failing_allocator<>{plan.memory}, failing_backend{plan.backend});
+    return cache_type::create(config_of_groups(), failing_allocator<>{plan.memory}, failing_backend{plan.backend});
   }
   explicit cache_of_groups(fault_plan& plan)
-      : cache(config(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
+      : cache(config_of_groups(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
 
   cache_type cache;
 };

@@ -7,25 +7,45 @@ using namespace pagedkv::test;
 
 namespace {
 
-struct cache_with_tier {
-  using cache_type = tiered_cache<float32, failing_allocator<>, failing_backend>;
+using failing_host_tier = host_tier<failing_allocator<>>;
+
+[[nodiscard]] failing_host_tier host_of(fault_plan& plan, std::int32_t num_records) {
+  return {num_records, failing_allocator<>{plan.memory}};
+}
+
+struct one_group_in_tiers {
+  using cache_type = tiered_cache<float32, failing_allocator<>, failing_backend, failing_host_tier>;
   static constexpr auto num_groups = std::size_t{1};
   static constexpr auto row_size = row_size_of_one_group;
+  static constexpr auto num_records = 10;
+  static constexpr auto config = config_of_one_group;
+};
+struct groups_in_tiers {
+  using cache_type = tiered_cache<float32, layer_groups, failing_allocator<>, failing_backend, failing_host_tier>;
+  static constexpr auto num_groups = number_of_groups;
+  static constexpr auto row_size = row_size_of_groups;
+  static constexpr auto num_records = 30;
+  static constexpr auto config = config_of_groups;
+};
+
+template <class Kind>
+struct cache_with_tier : Kind {
+  using cache_type = typename Kind::cache_type;
 
   [[nodiscard]] static auto make(fault_plan& plan) {
-    return cache_type::create(config_of_one_group(), {}, {10}, {}, failing_allocator<>{plan.memory},
-                              failing_backend{plan.backend});
+    return cache_type::create(Kind::config(), {}, host_of(plan, Kind::num_records), {},
+                              failing_allocator<>{plan.memory}, failing_backend{plan.backend});
   }
   explicit cache_with_tier(fault_plan& plan)
-      : cache(config_of_one_group(), {}, {10}, {}, failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
+      : cache(Kind::config(), {}, host_of(plan, Kind::num_records), {}, failing_allocator<>{plan.memory},
+              failing_backend{plan.backend}) {}
 
   cache_type cache;
 };
 
-using tiered_world = cache_world<cache_with_tier>;
-
 /// Moves the evictable chain to host memory.
-void offload(tiered_world& w) {
+template <class World>
+void offload(World& w) {
   const auto id = w.cache.create_sequence(w.longest).value().id;
   REQUIRE(w.cache.release(id));
   w.cache.wait_idle();
@@ -33,27 +53,35 @@ void offload(tiered_world& w) {
 
 }  // namespace
 
-TEST_CASE("each operation of a cache with a tier survives each fault", "[faults]") {
-  CHECK(inject_faults(operations_of_caches<tiered_world>()) > 10);
-  CHECK(inject_faults(queries_of_caches<tiered_world>()) > 2);
-  using operation = faulty_operation<tiered_world>;
+TEMPLATE_TEST_CASE("each operation of a cache with a tier survives each fault", "[faults]", one_group_in_tiers,
+                   groups_in_tiers) {
+  using world = cache_world<cache_with_tier<TestType>>;
+  using operation = faulty_operation<world>;
+  CHECK(inject_faults(operations_of_caches<world>()) > 10);
+  CHECK(inject_faults(queries_of_caches<world>()) > 2);
   constexpr auto others = std::array{
-      operation{"drop_before", [](tiered_world& w) { return error_of(w.cache.drop_before(w.first, 8)); }},
       operation{"create_sequence from the tier",
-                [](tiered_world& w) { return error_of(w.cache.create_sequence(w.ended_tokens)); }, offload},
+                [](world& w) { return error_of(w.cache.create_sequence(w.ended_tokens)); }, offload<world>},
       operation{"invalidate_prefix in the tier",
-                [](tiered_world& w) { return no_error(w.cache.invalidate_prefix(w.ended_tokens)); }, offload},
-      operation{"settle", [](tiered_world& w) { return error_of(w.cache.settle(w.third)); }},
-      operation{"poll", [](tiered_world& w) { return no_error(w.cache.poll(w.third)); }, offload},
-      operation{"wait", [](tiered_world& w) { return no_error(w.cache.wait(w.third)); }, offload},
-      operation{"wait_idle", [](tiered_world& w) { return no_error(w.cache.wait_idle()); }, offload},
-      operation{"run_transfers", [](tiered_world& w) { return no_error(w.cache.run_transfers()); }, offload},
-      operation{"tier", [](tiered_world& w) { return no_error(w.cache.tier(0)); }},
-      operation{"host_bytes", [](tiered_world& w) { return no_error(w.cache.host_bytes()); }},
+                [](world& w) { return no_error(w.cache.invalidate_prefix(w.ended_tokens)); }, offload<world>},
+      operation{"settle", [](world& w) { return error_of(w.cache.settle(w.third)); }},
+      operation{"poll", [](world& w) { return no_error(w.cache.poll(w.third)); }, offload<world>},
+      operation{"wait", [](world& w) { return no_error(w.cache.wait(w.third)); }, offload<world>},
+      operation{"wait_idle", [](world& w) { return no_error(w.cache.wait_idle()); }, offload<world>},
+      operation{"run_transfers", [](world& w) { return no_error(w.cache.run_transfers()); }, offload<world>},
+      operation{"tier", [](world& w) { return no_error(w.cache.tier(0)); }},
+      operation{"host_bytes", [](world& w) { return no_error(w.cache.host_bytes()); }},
   };
   inject_faults(others);
+  if constexpr (!TestType::cache_type::layers_differ) {
+    constexpr auto of_one_group = std::array{
+        operation{"drop_before", [](world& w) { return error_of(w.cache.drop_before(w.first, 8)); }},
+    };
+    inject_faults(of_one_group);
+  }
 }
 
-TEST_CASE("the construction of a cache with a tier survives each fault", "[faults]") {
-  CHECK(inject_into_construction(cache_with_tier::make) > 5);
+TEMPLATE_TEST_CASE("the construction of a cache with a tier survives each fault", "[faults]", one_group_in_tiers,
+                   groups_in_tiers) {
+  CHECK(inject_into_construction(cache_with_tier<TestType>::make) > 5);
 }
