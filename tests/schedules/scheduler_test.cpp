@@ -290,10 +290,10 @@ TEST_CASE(
 using scheduled_shared_mutex = pagedkv::basic_fair_shared_mutex<scheduled>;
 
 /// Writers that count, and readers that read.
-template <template <class> class Atomic>
+template <template <class> class Atomic, std::uint32_t NumPlaces = 16>
 scenario count_under_lock(int num_writers, int num_readers) {
   return [=](execution& e) {
-    auto mutex = pagedkv::basic_fair_shared_mutex<Atomic>{};
+    auto mutex = pagedkv::basic_fair_shared_mutex<Atomic, pagedkv::no_contention_metrics, NumPlaces>{};
     auto value = scheduled_data<int>{0};
     for (auto writer = 0; writer < num_writers; ++writer) {
       e.spawn([&] {
@@ -324,6 +324,20 @@ TEST_CASE("fair_shared_mutex excludes and loses no wake-up under every schedule"
   CHECK(found.complete);
 }
 
+TEST_CASE("fair_shared_mutex wakes writers that share a place of its queue", "[scheduler][fair_shared_mutex]") {
+  const auto found = explorer{{.preemptions = 2}}.exhaustive(count_under_lock<scheduled, 1>(4, 0));
+  INFO(found.schedule);
+  CHECK(found.failure.empty());
+  CHECK(found.complete);
+}
+
+template <class T>
+class wakes_one : public scheduled<T> {
+ public:
+  using scheduled<T>::scheduled;
+  void notify_all() noexcept { this->notify_one(); }
+};
+
 template <class T>
 class never_notified : public scheduled<T> {
  public:
@@ -336,6 +350,7 @@ TEST_CASE("bugs planted in fair_shared_mutex are found", "[scheduler][fair_share
   CHECK_FALSE(explorer{}.exhaustive(count_under_lock<load_then_store>(2, 1)).failure.empty());
   CHECK_FALSE(explorer{}.exhaustive(count_under_lock<unreleased>(2, 1)).failure.empty());
   CHECK_FALSE(explorer{}.exhaustive(count_under_lock<never_notified>(2, 1)).failure.empty());
+  CHECK_FALSE(explorer{}.exhaustive(count_under_lock<wakes_one, 1>(4, 0)).failure.empty());
 }
 
 TEST_CASE("every notification of fair_shared_mutex needs the single order", "[scheduler][fair_shared_mutex]") {

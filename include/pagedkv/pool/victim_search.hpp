@@ -55,7 +55,7 @@ class victim_search {
     }
     auto offered = offer<Chains>{all, chains};
     const auto block = order_.victim(offered, now);
-    if constexpr (foresees_victims<decltype(order_)> && requires { chains.prefetch_victims(block, block); }) {
+    if constexpr (requires { order_.next_victims(), chains.prefetch_victims(block, block); }) {
       const auto [next, then] = order_.next_victims();
       if (then != no_block) {
         chains.prefetch_victims(next, then);

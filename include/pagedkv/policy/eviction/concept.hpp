@@ -174,10 +174,10 @@ template <eviction_policy P>
   requires requires { requires P::orders_by_age; }
 inline constexpr bool orders_by_age<P> = true;
 
-/// Whether a policy tells which two blocks `victim` would offer next, in their order, or `no_block`, at no cost: by a
-/// member `next_victims()`. The pool then fetches ahead what their evictions will read.
-template <class P>
-inline constexpr bool foresees_victims = requires(const P& policy) {
+/// Whether a policy that one thread at a time calls tells which two blocks `victim` would offer next, in their order, or
+/// `no_block`, at no cost: by a member `next_victims()`. The pool then fetches ahead what their evictions will read.
+template <eviction_policy P>
+inline constexpr bool foresees_victims = !P::concurrent && requires(const P& policy) {
   { policy.next_victims() } noexcept -> std::same_as<std::array<block_id, 2>>;
 };
 

@@ -34,6 +34,7 @@ class lru {
     return block != no_block && offer(block, evict_anyway) == eviction_answer::taken ? take(block) : no_block;
   }
 
+  /// The two least recently released blocks, or `no_block`. Constant time.
   [[nodiscard]] std::array<block_id, 2> next_victims() const noexcept {
     const auto next = order_.oldest();
     return {next, next == no_block ? no_block : order_.newer(next)};

@@ -28,7 +28,11 @@ namespace pagedkv {
 ///
 /// At most 2^14 - 1 threads may hold or await the lock as readers at once. Destroy it only after every call has
 /// returned: a writer that leaves still wakes the readers that it admitted.
-template <template <class> class Atomic = std::atomic, contention_metrics Metrics = no_contention_metrics>
+///
+/// `NumPlaces`: writers that wait at once share places when they are more; then each wakes those of one place. The words
+/// of 16 places are one cache line.
+template <template <class> class Atomic = std::atomic, contention_metrics Metrics = no_contention_metrics,
+          std::uint32_t NumPlaces = 16>
 class basic_fair_shared_mutex {
  public:
   using contention_type = Metrics;
@@ -36,8 +40,8 @@ class basic_fair_shared_mutex {
   static constexpr auto max_looks = 16;
 
   basic_fair_shared_mutex() noexcept {
-    for (auto place = std::uint32_t{1}; place < num_places; ++place) {
-      turns_[place].store(place - num_places, std::memory_order_relaxed);  // not yet the turn of the ticket `place`
+    for (auto place = std::uint32_t{1}; place < NumPlaces; ++place) {
+      turns_[place].store(place - NumPlaces, std::memory_order_relaxed);  // not yet the turn of the ticket `place`
     }
   }
 
@@ -133,12 +137,12 @@ class basic_fair_shared_mutex {
   [[gnu::noinline]] void wait_in_line() noexcept {
     metrics_.waited();
     const auto ticket = next_ticket_.fetch_add(1, std::memory_order_relaxed);
-    auto& own = turns_[ticket % num_places];
+    auto& own = turns_[ticket % NumPlaces];
     for (auto turn = own.load(std::memory_order_acquire); turn != ticket; turn = own.load(std::memory_order_acquire)) {
       own.wait(turn);
     }
     enter_as_first();
-    auto& next = turns_[(ticket + 1) % num_places];
+    auto& next = turns_[(ticket + 1) % NumPlaces];
     next.store(ticket + 1, std::memory_order_seq_cst);
     next.notify_all();  // those that share the place sleep on
   }
@@ -164,9 +168,8 @@ class basic_fair_shared_mutex {
 
   Atomic<std::uint32_t> state_{0};
   Atomic<std::uint32_t> admissions_{0};    // counts admitted groups of readers; readers sleep on it
-  static constexpr auto num_places = std::uint32_t{16};
   Atomic<std::uint32_t> next_ticket_{0};                   // of the writer that queues up next
-  std::array<Atomic<std::uint32_t>, num_places> turns_{};  // of each place, the last ticket that was first in the queue
+  std::array<Atomic<std::uint32_t>, NumPlaces> turns_{};  // of each place, the last ticket that was first in the queue
   [[no_unique_address]] Metrics metrics_;
 };
 
