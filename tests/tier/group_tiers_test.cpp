@@ -67,6 +67,21 @@ template <class Cache>
                        std::tuple{placed_tier{store, num_in_store, cache_with<placed_tier>::format_of(device, "")}}};
 }
 
+/// Loses the records of a prompt's second blocks; returns the position at which these begin.
+std::int64_t lose_second(fake_store& store, const cache_config& device) {
+  const auto format = cache_with<placed_tier>::format_of(device, "");
+  const auto position_of = [&](const auto& entry) {
+    return read_record_header(format, {entry.second.bytes.get(), entry.second.size}).identity.position;
+  };
+  auto positions = std::set<std::int64_t>{};
+  for (const auto& entry : store.records) {
+    positions.insert(position_of(entry));
+  }
+  const auto second = *std::next(positions.begin());
+  std::erase_if(store.records, [&](const auto& entry) { return position_of(entry) == second; });
+  return second;
+}
+
 /// Serves other prompts until nothing else is on the device.
 template <class Engine>
 void fill_device(Engine& on, int first) {
@@ -260,16 +275,7 @@ TEST_CASE("records of groups that waited for an ancestor are not written again",
     on.cache.wait_idle();
   }
   const auto num_written = std::ssize(store->records);
-  const auto format = cache_with<placed_tier>::format_of(device, "");
-  const auto position_of = [&](const auto& entry) {
-    return read_record_header(format, {entry.second.bytes.get(), entry.second.size}).identity.position;
-  };
-  auto positions = std::set<std::int64_t>{};
-  for (const auto& entry : store->records) {
-    positions.insert(position_of(entry));
-  }
-  const auto second = *std::next(positions.begin());
-  std::erase_if(store->records, [&](const auto& entry) { return position_of(entry) == second; });
+  const auto second = lose_second(*store, device);
   const auto num_lost = num_written - std::ssize(store->records);
   auto on = open();
   CHECK(on.cache.tier(1).num_orphans > 0);
@@ -278,6 +284,32 @@ TEST_CASE("records of groups that waited for an ancestor are not written again",
   CHECK(on.cache.tier(1).num_orphans == 0);
   CHECK(on.cache.tier(1).written == num_lost);
   CHECK(std::ssize(store->records) == num_written);
+  on.check_invariants();
+}
+
+TEST_CASE("blocks of groups that are invalidated take records with them that wait for an ancestor",
+          "[group_cache][tier][restart]") {
+  const auto device = config_of({full});
+  const auto store = std::make_shared<fake_store>();
+  const auto open = [&] { return with_store(device, many_records, store, {.write = write_policy::through}); };
+  {
+    auto on = open();
+    on.serve(counted(41));
+    on.serve(counted(41), {.salt = salt{5}});
+    on.cache.wait_idle();
+  }
+  lose_second(*store, device);
+  auto on = open();
+  const auto num_orphans = on.cache.tier(1).num_orphans;
+  const auto num_records = std::ssize(store->records);
+  REQUIRE(num_orphans > 0);
+  const auto other = on.create(counted(6, 500)).value();
+  on.compute(other);
+  REQUIRE(on.cache.invalidate_blocks(std::array{on.table(0, other).front()}).value() > 0);
+  on.cache.run_transfers();
+  CHECK(on.cache.tier(1).num_orphans == num_orphans / 2);  // those of the other salt
+  CHECK(std::ssize(store->records) < num_records);
+  on.release(other);
   on.check_invariants();
 }
 
