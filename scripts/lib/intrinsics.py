@@ -71,15 +71,17 @@ def definition(intrinsic, name):
     return None
 
 
-CLEARED = re.compile(r"^\s*(?:tail )?call void @llvm\.memset\.p0\.i64\(ptr ([^,]*?)(%[\w.]+|@[\w.]+), i8 0, i64 (\d+), .*$", re.MULTILINE)
+CLEARED = re.compile(r"^\s*(?:tail )?call void @llvm\.memset\.p0\.i64\(ptr ([^,]*?)(%[\w.]+|@[\w.]+), i8 0, i64 (\d+|%[\w.]+), .*$", re.MULTILINE)
 
 
 def cleared(found, number):
     """Stores of 0 as wide as the memory is aligned, which are those of its members where they are alike."""
-    attributes, pointer, size = found.group(1), found.group(2), int(found.group(3))
+    attributes, pointer, size = found.groups()
     aligned = re.search(r"align (\d+)", attributes)
     width = min(int(aligned.group(1)) if aligned else 1, 8)
-    lines, at = [], 0
+    if not size.isdigit():
+        return f"  call void @cleared.{8 * width}(ptr {pointer}, i64 {size})"
+    lines, at, size = [], 0, int(size)
     while at < size:
         width = width if size - at >= width else 1
         place = f"%cleared.{number}.{at}"
@@ -87,6 +89,25 @@ def cleared(found, number):
         lines.append(f"  store i{8 * width} 0, ptr {place}")
         at += width
     return "\n".join(lines)
+
+
+def clearing(bits):
+    """Such stores for a size that is known when the program runs: of a multiple of their width."""
+    return f"""define internal void @cleared.{bits}(ptr %a, i64 %n) {{
+entry:
+  br label %check
+check:
+  %at = phi i64 [ 0, %entry ], [ %next, %store ]
+  %left = icmp ult i64 %at, %n
+  br i1 %left, label %store, label %done
+store:
+  %place = getelementptr i8, ptr %a, i64 %at
+  store i{bits} 0, ptr %place
+  %next = add i64 %at, {bits // 8}
+  br label %check
+done:
+  ret void
+}}"""
 
 
 # Objects of libraries, such as tables of virtual functions, of which no scene uses any contents.
@@ -97,7 +118,7 @@ def lower(text):
     text = OUTSIDE.sub(r"\1 = \2 \3 zeroinitializer\4", text)
     numbers = itertools.count()
     text = CLEARED.sub(lambda found: cleared(found, next(numbers)), text)
-    defined = []
+    defined = [clearing(bits) for bits in (8, 16, 32, 64) if f"@cleared.{bits}(" in text]
     for intrinsic in sorted(set(re.findall(r"^declare .*@llvm\.([\w.]+)\(", text, flags=re.MULTILINE))):
         name = f"plain.{intrinsic}"
         plain = definition(intrinsic, name)

@@ -79,6 +79,12 @@ class Parts(unittest.TestCase):
         lowered = intrinsics.lower("  call void @llvm.memset.p0.i64(ptr align 8 %x, i8 0, i64 17, i1 false)\n")
         self.assertEqual(re.findall(r"store (i\d+) 0", lowered), ["i64", "i64", "i8"])
 
+    def test_memory_of_a_size_known_late_is_cleared_in_a_loop(self):
+        lowered = intrinsics.lower("  call void @llvm.memset.p0.i64(ptr nonnull align 4 %11, i8 0, i64 %p.i, i1 false), !noalias !1\n")
+        self.assertIn("call void @cleared.32(ptr %11, i64 %p.i)", lowered)
+        self.assertIn("define internal void @cleared.32(ptr %a, i64 %n)", lowered)
+        self.assertNotIn("@llvm.", lowered)
+
     def test_kernels_have_short_names(self):
         self.assertEqual(amd_compiler.short_name("void pagedkv::kernels::gather_kernel<pagedkv::int8, 8>(int)"), "gather_kernel<int8, 8>")
 
