@@ -211,6 +211,26 @@ TEST_CASE("what a batch commits is written through", "[group_cache][tier]") {
   CHECK(on.cache.tier(0).num_records > 0);
 }
 
+TEST_CASE("what a commit completes is written through, where other groups' blocks are incomplete, too",
+          "[group_cache][tier]") {
+  auto config = tier_config{};
+  config.write = write_policy::through;
+  const auto on_of = [&](const group_list& groups) {
+    return host_engine{config_of(groups), config, basic_host_tier<host_allocator, lru>{many_records}};
+  };
+  auto of_two_sizes = on_of({full, latent});
+  const auto& sizes = of_two_sizes.cache.plan().groups;
+  REQUIRE(sizes[0].block_size > 41);
+  of_two_sizes.hold(counted(41));
+  CHECK(of_two_sizes.cache.tier(0).num_records == 41 / sizes[1].block_size);
+
+  auto with_state = on_of({full, state});
+  const auto& plan = with_state.cache.plan().groups;
+  REQUIRE(40 % plan[0].block_size != 0);
+  with_state.hold(counted(41));
+  CHECK(with_state.cache.tier(0).num_records == 41 / plan[0].block_size + plan[1].blocks_per_state);
+}
+
 TEST_CASE("hits on groups are counted anew where nodes get other contents", "[group_cache][tier]") {
   auto config = tier_config{};
   config.write = write_policy::through_hits;
