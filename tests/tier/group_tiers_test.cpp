@@ -150,6 +150,22 @@ TEST_CASE("a sequence takes what others compute while it waits for a slow tier",
   }
 }
 
+TEST_CASE("a sequence is told how much of it is loaded behind what the device has", "[group_cache][tier]") {
+  auto on = with_store(device_with({full}), 24, std::make_shared<fake_store>());
+  for (const auto first : {0, 1'000, 2'000, 3'000, 4'000, 5'000, 6'000, 7'000}) {
+    on.serve(counted(41, first));
+    on.cache.wait_idle();
+  }
+  const auto held = on.hold(counted(21));
+  const auto waiting = on.cache.create_sequence(counted(41)).value();
+  CHECK(waiting.num_cached_tokens == 20);
+  CHECK(waiting.num_loading_tokens == 20);
+  on.cache.wait(waiting.id);
+  CHECK(on.cache.settle(waiting.id).value() == 40);
+  on.release(held);
+  on.check_invariants();
+}
+
 TEST_CASE("invalidated groups are found in no tier", "[group_cache][tier]") {
   for (const auto& [kind, groups] : kinds) {
     CAPTURE(kind);
