@@ -799,6 +799,31 @@ TEST_CASE("memory figures count the records that the cache remembers", "[tier][s
   CHECK(std::abs(more_bytes - expected) < num_more);  // buckets of hashes are rounded
 }
 
+TEST_CASE("memory figures count what is known of records that wait for an ancestor", "[tier][slower_tiers]") {
+  const auto store = std::make_shared<fake_store>();
+  {
+    auto before = filled<placed_cache, placed_tier>{places_in(store, 32)};
+  }
+  const auto format = placed_cache::format_of(small_device(4), "");
+  const auto header_of = [&](const auto& entry) {
+    return read_record_header(format, {entry.second.bytes.get(), entry.second.size}).identity;
+  };
+  std::erase_if(store->records, [&](const auto& entry) { return header_of(entry).position == 0; });
+  auto cache = placed_cache{small_device(4), by_hand(), {8}, {places_in(store, 32)}};
+  auto driver = tiered_driver{cache};
+  const auto num_orphans = cache.tier(1).num_orphans;
+  REQUIRE(num_orphans > 0);
+  const auto before = cache.memory().index;
+  for (const auto first : {0, 100, 200, 300}) {
+    driver.serve(numbered(13, first), salt{1});
+  }
+  REQUIRE(cache.tier(1).num_orphans == 0);
+  const auto bytes_of_each = sizeof(record_key) + sizeof(found_record) + 4 * sizeof(token);
+  const auto bytes_of_salt = sizeof(std::pair<const salt, std::size_t>);
+  CHECK(before - cache.memory().index ==
+        num_orphans * static_cast<std::int64_t>(bytes_of_each) + static_cast<std::int64_t>(bytes_of_salt));
+}
+
 TEST_CASE("records whose writes failed are written when the tier works again", "[tier][slower_tiers]") {
   const auto by_hit = GENERATE(false, true);
   auto store = std::make_shared<fake_store>(fault::full);

@@ -255,7 +255,9 @@ class orphan_records {
     }
   }
 
-  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return num_bytes_; }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept {
+    return num_bytes_ + num_with_.size() * sizeof(std::pair<const salt, std::size_t>);
+  }
 
  private:
   struct key_hash {

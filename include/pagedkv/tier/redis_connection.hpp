@@ -215,7 +215,7 @@ class redis_connection {
     char* command = nullptr;
     const auto size = redisFormatCommandArgv(&command, static_cast<int>(words.size()), texts.data(), sizes.data());
     const auto owner = std::unique_ptr<char, decltype(&std::free)>{command, &std::free};
-    if (size < 0) {
+    if (owner == nullptr) {
       return false;
     }
     auto part = iovec{command, static_cast<std::size_t>(size)};
