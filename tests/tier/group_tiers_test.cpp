@@ -262,6 +262,22 @@ TEST_CASE("hits on groups are counted anew where nodes get other contents", "[gr
   on.check_invariants();
 }
 
+TEST_CASE("hits on groups write what the next hit needs, and no block more", "[group_cache][tier]") {
+  auto config = tier_config{};
+  config.write = write_policy::through_hits;
+  const auto num_written = [&](const group_list& groups) {
+    auto on = host_engine{config_of(groups), config, basic_host_tier<host_allocator, lru>{many_records}};
+    for (auto i = 0; i < 3; ++i) {
+      on.serve(counted(81));
+    }
+    return on.cache.tier(0).num_records;
+  };
+  CHECK(num_written({full}) == 20);                        // of 4 tokens
+  CHECK(num_written({full, window}) == 5 + 2);             // of 16 and of 4: the last 7 tokens
+  CHECK(num_written({full, with_sinks}) == 5 + 2 + 3);     // the first 5 tokens, and the last 12
+  CHECK(num_written({full, chunked}) == 5);                // a chunk begins behind them
+}
+
 TEST_CASE("what a slower tier has of groups is not copied again with what continues it", "[group_cache][tier]") {
   auto on = with_store(device_with({full}), many_records, std::make_shared<fake_store>(), {.exclusive = true});
   on.serve(counted(41));
