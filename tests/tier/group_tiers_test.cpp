@@ -272,10 +272,24 @@ TEST_CASE("hits on groups write what the next hit needs, and no block more", "[g
     }
     return on.cache.tier(0).num_records;
   };
-  CHECK(num_written({full}) == 20);                        // of 4 tokens
-  CHECK(num_written({full, window}) == 5 + 2);             // of 16 and of 4: the last 7 tokens
-  CHECK(num_written({full, with_sinks}) == 5 + 2 + 3);     // the first 5 tokens, and the last 12
-  CHECK(num_written({full, chunked}) == 5);                // a chunk begins behind them
+  CHECK(num_written({full}) == 20);                     // of 4 tokens
+  CHECK(num_written({full, window}) == 5 + 2);          // of 16 and of 4: the last 7 tokens
+  CHECK(num_written({full, with_sinks}) == 5 + 2 + 3);  // the first 5 tokens, and the last 12
+  CHECK(num_written({full, chunked}) == 5);             // a chunk begins behind them
+}
+
+TEST_CASE("a saved state that a tier gives counts as the tier's hit of its own tokens alone", "[group_cache][tier]") {
+  auto on = host_engine{config_of({full, state}), tier_config{}, basic_host_tier<host_allocator, lru>{many_records}};
+  on.serve(counted(41));
+  const auto step = on.cache.begin_step().value();
+  auto evicted = std::array{no_block};
+  REQUIRE(on.cache.evict(evicted, step).value() == 1);
+  REQUIRE(on.cache.retire_step(step));
+  REQUIRE(on.cache.find_prefix(counted(41)) == 0);
+  CHECK(on.serve(counted(41)) == 40);
+  CHECK(on.cache.tier(0).hit_blocks == on.cache.plan().groups[1].blocks_per_state);
+  CHECK(on.cache.tier(0).hit_tokens == 4);
+  CHECK(on.cache.statistics().hit_tokens == 36);
 }
 
 TEST_CASE("what a slower tier has of groups is not copied again with what continues it", "[group_cache][tier]") {
