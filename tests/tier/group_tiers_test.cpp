@@ -330,6 +330,25 @@ TEST_CASE("chains of groups lose their tails first in a slower tier", "[group_ca
   on.check_invariants();
 }
 
+TEST_CASE("a saved state inside a chain makes room in a slower tier like any other", "[group_cache][tier][restart]") {
+  const auto store = std::make_shared<fake_store>();
+  const auto open = [&] {
+    return with_store(config_of({full, state}), many_records, store, {.write = write_policy::through}, 12);
+  };
+  {
+    auto on = open();
+    for (const auto& prompt : {counted(21), counted(41), counted(41, 1'000)}) {  // the state of the first is the oldest
+      on.serve(prompt);
+      on.cache.wait_idle();
+    }
+    REQUIRE(on.cache.tier(1).evictions == 1);
+  }
+  auto on = open();
+  CHECK(on.serve(counted(41, 1'000)) == 40);
+  CHECK(on.serve(counted(41)) == 40);
+  on.check_invariants();
+}
+
 TEST_CASE("records of groups that waited for an ancestor are not written again", "[group_cache][tier][restart]") {
   const auto groups = GENERATE(group_list{full}, group_list{latent});
   const auto device = config_of(groups);
