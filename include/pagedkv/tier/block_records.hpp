@@ -236,7 +236,6 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
         deepest = block;
       }
     }
-    path_.clear();
     for (auto node = deepest == no_block ? no_node : add_chain(deepest); node != no_node;
          node = index_.tree().parent(node)) {
       const auto block = index_.oldest(node);
@@ -493,7 +492,6 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
   void want_ancestors_written([[maybe_unused]] node_id node, [[maybe_unused]] std::uint64_t number) noexcept {
     if constexpr (Queues::has_slower) {
       const auto most = transfers_.num_more_writes();
-      path_.clear();
       for (auto above = most == 0 ? no_node : index_.tree().parent(node); above != no_node;
            above = index_.tree().parent(above)) {
         const auto record = index_.record_of(above);

@@ -308,7 +308,6 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
     if (config_.write != write_policy::through_hits || last == no_node) {
       return;
     }
-    path_.clear();
     const auto ends = [&](node_id node) { return node == last; };
     for_each_needed(last, ends, [&](record_id record, block_id block) {
       const auto is_due = block != no_block && index_.count_hit(record) >= config_.hits_before_write;
@@ -479,7 +478,6 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
   void want_rest_written([[maybe_unused]] record_id of, [[maybe_unused]] node_id last) noexcept {
     if constexpr (Queues::has_slower) {
       const auto most = transfers_.num_more_writes();
-      path_.clear();
       if (most == 0) {
         return;
       }

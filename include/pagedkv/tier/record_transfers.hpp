@@ -196,12 +196,13 @@ class record_transfers {
   }
 
   /// Copies device blocks: those of `path` from its last one on, so that no tier gets a record before those that begin it.
-  /// At most so many.
+  /// At most so many; `path` is empty afterwards.
   void want_path_written(std::vector<std::pair<record_id, block_id>>& path, std::size_t most) noexcept {
     for (; !path.empty() && most != 0; --most) {
       want_written(path.back().first, path.back().second);
       path.pop_back();
     }
+    path.clear();
   }
 
   /// Drops victims that lie in memory that is gone.
