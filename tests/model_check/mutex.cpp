@@ -23,7 +23,7 @@ class twins {
   void check(int num_writers) { expect(first_.read() == num_writers, "a write is lost"); }
 
  private:
-  basic_fair_shared_mutex<atomic> mutex_;
+  basic_fair_shared_mutex<atomic, no_contention_metrics, 1> mutex_;
   guarded_number first_;
   guarded_number second_;
 };
@@ -32,6 +32,13 @@ void two_writers() {
   auto numbers = twins{};
   at_once([&] { numbers.write(); }, [&] { numbers.write(); });
   numbers.check(2);
+}
+
+/// Two of them may wait at once, at one place of the queue.
+void three_writers() {
+  auto numbers = twins{};
+  at_once([&] { numbers.write(); }, [&] { numbers.write(); }, [&] { numbers.write(); });
+  numbers.check(3);
 }
 
 void reader_and_writer() {
