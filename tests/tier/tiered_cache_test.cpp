@@ -47,6 +47,7 @@ TEST_CASE("a prompt that the device has evicted comes back from host memory", "[
   const auto made = driver.create(numbered(13));
   REQUIRE(made);
   CHECK(made->num_cached_tokens == 12);
+  CHECK(cache.describe(made->id)->num_cached_tokens == 12);
   CHECK(made->num_loading_tokens == 0);
   CHECK(made->num_new_blocks == 4);
   const auto counts = cache.tier(0);

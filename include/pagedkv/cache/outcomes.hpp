@@ -40,7 +40,7 @@ struct sequence_info {
   std::int64_t num_tokens = 0;
   std::int64_t num_computed_tokens = 0;
   std::int64_t num_prompt_tokens = 0;
-  std::int64_t num_cached_tokens = 0;
+  std::int64_t num_cached_tokens = 0;  // those of the admission, and of loads from tiers that were settled since
   std::int64_t num_blocks = 0;  // positions in the block table, dropped ones included
   std::int64_t num_slots = 0;   // of the tokens and those reserved ahead, see `reserve_slots`
   timestamp created{};

@@ -95,9 +95,7 @@ class host_records {
         header_bytes_(are_whole ? format_.header_bytes() : 0),
         record_bytes_(are_whole ? format_.record_bytes() : format_.payload_bytes()),
         num_records_(num_records) {
-    if (num_records < 1) {
-      fail({error_code::invalid_argument, "host_tier.num_records", num_records, 1});
-    }
+    assert(num_records > 0);
     auto size = checked_size{};
     const auto bytes = size.multiply(static_cast<std::int64_t>(record_bytes_), num_records);
     base_ = size.overflowed() ? nullptr : memory_.allocate(static_cast<std::size_t>(bytes), record_alignment);

@@ -230,6 +230,7 @@ class block_loads : public sequence_loads<Store, block_load> {
         !commit(state, s, length_of(first + count))) {
       return 0;
     }
+    s.num_cached_tokens = s.num_computed_tokens;
     for (auto i = begin; i < begin + count; ++i) {
       store_.index().count_taken(load.sources.empty() ? std::int8_t{0} : load.sources[i], 1, block_size_);
     }

@@ -170,7 +170,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   basic_tiered_cache(const cache_config& config, tier_config tiers, host_tier_type host, slower_tiers_type slower = {},
                      allocator_type memory = allocator_type{}, backend_type backend = backend_type{},
                      events_type events = events_type{})
-      : device(with_seed(config), num_more_nodes(config, valid(tiers), host, slower), std::move(memory),
+      : device(with_seed(config), num_more_nodes(config, valid(tiers, host), host, slower), std::move(memory),
                typename device::backend_type{std::move(backend)}, typename device::events_type{std::move(events)}),
         store_(make_store(tiers, std::move(host), std::move(slower))),
         loads_(store_) {
@@ -190,7 +190,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
                                                                           allocator_type memory = allocator_type{},
                                                                           backend_type backend = backend_type{},
                                                                           events_type events = events_type{}) noexcept {
-    if (const auto checked = check(config, tiers); !checked) {
+    if (const auto checked = check(config, tiers, host); !checked) {
       return checked.error();
     }
     const auto construct = [&]() -> result<std::unique_ptr<basic_tiered_cache>> {
@@ -565,11 +565,14 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     }
     return config;
   }
-  [[nodiscard]] static const tier_config& valid(const tier_config& tiers) {
-    validate_tiers(tiers).value();
+  [[nodiscard]] static const tier_config& valid(const tier_config& tiers, const host_tier_type& host) {
+    validate_tiers(tiers, host).value();
     return tiers;
   }
-  [[nodiscard]] static result<void> validate_tiers(const tier_config& tiers) noexcept {
+  [[nodiscard]] static result<void> validate_tiers(const tier_config& tiers, const host_tier_type& host) noexcept {
+    if (host.num_records < 1) {
+      return error{error_code::invalid_argument, "host_tier.num_records", host.num_records, 1};
+    }
     if (layers_differ && tiers.ask_ahead != 0) {
       return error{error_code::invalid_argument, "tier_config.ask_ahead, which is for one group,", tiers.ask_ahead, 0};
     }
@@ -579,7 +582,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return plan_memory(config.groups, size_of_element<element_type>, config.block_size);
   }
   [[nodiscard]] static memory_plan plan_of(const cache_config& config) { return plan_of_groups(config).value(); }
-  [[nodiscard]] static result<void> check(const cache_config& config, const tier_config& tiers) noexcept {
+  [[nodiscard]] static result<void> check(const cache_config& config, const tier_config& tiers,
+                                          const host_tier_type& host) noexcept {
     if constexpr (layers_differ) {
       if (const auto planned = plan_of_groups(config); !planned) {
         return planned.error();
@@ -587,7 +591,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     } else if (const auto planned = plan_storage<layout_type>(config, size_of_element<element_type>); !planned) {
       return planned.error();
     }
-    return validate_tiers(tiers);
+    return validate_tiers(tiers, host);
   }
   /// Where layers differ, records are of the cache's nodes: of each one, a record of a group that every hit needs.
   [[nodiscard]] static std::int64_t num_more_nodes(const cache_config& config, const tier_config& tiers,
