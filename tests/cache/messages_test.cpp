@@ -62,7 +62,7 @@ TEST_CASE("a refused configuration is told its field", "[messages]") {
       {with([](auto& c) { c.block_size = 65'536, c.head_dim = 16'384; }),
        "size overflow: cache_config.block_size * num_kv_heads * head_dim * 2 is 2147483648, limit 2147483647"},
       {with([](auto& c) { c.groups = {group_config{}}; }),
-       invalid("number of cache_config.groups in storage without groups is 1, limit 0")},
+       invalid("number of cache_config.groups, which are for the policy layer_groups, is 1, limit 0")},
       {with([](auto& c) { c.num_blocks = c.num_layers = largest, c.block_size = 4096, c.head_dim = 4096; }),
        "size overflow: number of blocks whose bytes 63 bits do not count is 2147483647"},
   });

@@ -132,7 +132,7 @@ struct role_check {
                 "`void` is no policy: leave it out, and the default of every axis applies");
   static_assert(defined<Policy> || std::is_void_v<Policy> || !plain<Policy>,
                 "this policy is declared but not defined here: include its header, below pagedkv/policy/<axis>/, "
-                "pagedkv/events/ or pagedkv/device/");
+                "pagedkv/events/, pagedkv/tier/ or pagedkv/device/");
 };
 template <defined Policy, class... Axes, class... Others>
 struct role_check<Policy, axes<Axes...>, Others...> : role_of_none<Policy, Axes..., Others...> {};

@@ -213,7 +213,7 @@ template <memory_layout Layout>
 [[nodiscard]] result<storage_plan> plan_storage(const cache_config& config, element_size element,
                                                 std::int64_t granule = 1) noexcept {
   if (!config.groups.empty()) {
-    return error{error_code::invalid_argument, "number of cache_config.groups in storage without groups",
+    return error{error_code::invalid_argument, "number of cache_config.groups, which are for the policy layer_groups,",
                  static_cast<std::int64_t>(config.groups.size()), 0};
   }
   auto group = group_config{};
