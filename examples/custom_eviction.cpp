@@ -5,7 +5,10 @@
 
 #include <bit>
 #include <cstdio>
+#include <string_view>
 #include <vector>
+
+using namespace pagedkv;
 
 /// Evicts the blocks of the longest prompts first, by powers of two; the least recently released within one power.
 class longest_prompt_first {
@@ -15,40 +18,40 @@ class longest_prompt_first {
 
   explicit longest_prompt_first(std::int32_t num_blocks) : lists_(num_blocks, num_sizes) {}
 
-  void insert(pagedkv::block_id block, const pagedkv::block_release& release) noexcept {
+  void insert(block_id block, const block_release& release) noexcept {
     const auto size = std::bit_width(release.num_prompt_tokens);
-    lists_.insert(block, release.parent, static_cast<pagedkv::chain_lists::list_index>(size));
+    lists_.insert(block, release.parent, static_cast<chain_lists::list_index>(size));
   }
 
-  void remove(pagedkv::block_id block) noexcept { lists_.hold(block); }
-  void erase(pagedkv::block_id block) noexcept { lists_.erase(block); }
-  void rename(pagedkv::block_id from, pagedkv::block_id to) noexcept { lists_.rename(from, to); }
+  void remove(block_id block) noexcept { lists_.hold(block); }
+  void erase(block_id block) noexcept { lists_.erase(block); }
+  void rename(block_id from, block_id to) noexcept { lists_.rename(from, to); }
 
   template <class Offer>
-  [[nodiscard]] pagedkv::block_id victim(Offer&& offer, pagedkv::timestamp) noexcept {
+  [[nodiscard]] block_id victim(Offer&& offer, timestamp) noexcept {
     auto block = lists_.take_due(offer);
-    for (auto size = num_sizes; size-- > 0 && block == pagedkv::no_block;) {
+    for (auto size = num_sizes; size-- > 0 && block == no_block;) {
       block = lists_.take_oldest(size, offer);
     }
-    return block != pagedkv::no_block ? block : lists_.take_any(offer);
+    return block != no_block ? block : lists_.take_any(offer);
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return lists_.bytes(); }
 
  private:
-  static constexpr auto num_sizes = pagedkv::chain_lists::list_index{33};
+  static constexpr auto num_sizes = chain_lists::list_index{33};
 
-  pagedkv::chain_lists lists_;
+  chain_lists lists_;
 };
 
-static_assert(pagedkv::eviction_policy<longest_prompt_first>);
+static_assert(eviction_policy<longest_prompt_first>);
 
-using cache = pagedkv::kv_cache<longest_prompt_first>;
+using cache = kv_cache<longest_prompt_first>;
 
 namespace {
 
 /// Runs a prompt of equal tokens through the cache; returns the number of tokens that were cached.
-std::int64_t run(cache& blocks, pagedkv::token word, std::size_t length) {
+std::int64_t run(cache& blocks, token word, std::size_t length) {
   const auto prompt = std::vector<pagedkv::token>(length, word);
   const auto sequence = blocks.create_sequence(prompt).value();
   blocks.commit(sequence.id, static_cast<std::int64_t>(length)).value();
