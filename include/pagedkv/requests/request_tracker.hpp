@@ -104,8 +104,9 @@ class request_tracker {
     return {submission_of(id, *admitted), std::move(preempted)};
   }
 
-  /// Restarts a preempted request on all its tokens so far. Its prompt ends where it ended at submission; the other
-  /// tokens are its answer. Linear in the tokens, and as `submit` with preemption. Errors: those of `submit`;
+  /// Restarts a preempted request on all its tokens so far, which nothing compares with those that it had. Its prompt
+  /// ends where it ended at submission; the other tokens are its answer. Linear in the tokens, and as `submit` with
+  /// preemption. Errors: those of `submit`;
   /// `not_preempted`, `already_ended`, `unknown_request`; `sequence_busy` while another thread saves its K/V.
   [[nodiscard]] tracker_result<submission> resume(request_id id, const token_run& tokens, stream on = {}) noexcept {
     const auto waiting = records_.describe_resumable(id);
@@ -235,9 +236,9 @@ class request_tracker {
     return preemption_.preempt(id, on);
   }
 
-  /// The preempted requests, those that rank highest first. Resume them in this order, and before requests that wait
-  /// for submission: one that is resumed ahead of its rank is preempted again for those that rank above it. Linear in
-  /// the records, and O(n log n) in the preempted requests. Errors: `out_of_memory`.
+  /// The preempted requests, those that rank highest first. Resume them in this order, and ahead of requests that wait
+  /// for submission and rank below them: one that is resumed ahead of its rank is preempted again for those above it.
+  /// Linear in the records, and O(n log n) in the preempted requests. Errors: `out_of_memory`.
   [[nodiscard]] result<std::vector<request_id>> resumable() const noexcept { return preemption_.resumable(); }
 
   /// A copy of a request's record. Constant time. Errors: `unknown_request`.
