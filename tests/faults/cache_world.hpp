@@ -108,9 +108,9 @@ struct cache_world : Made {
   }
 };
 
+/// The error of a batch, or of its first entry that failed.
 template <class World>
-[[nodiscard]] std::optional<error> run_batch(World& w, std::span<const batch_entry> entries) noexcept {
-  const auto outcome = w.cache.append_batch(entries, {.slots = w.slots, .failures = w.failures});
+[[nodiscard]] std::optional<error> error_of(const World& w, const result<batch_outcome>& outcome) noexcept {
   if (!outcome) {
     return outcome.error();
   }
@@ -143,13 +143,13 @@ template <class W>
       operation{"append_batch of one",
                 [](W& w) {
                   const auto entries = std::array{batch_entry{.id = w.second, .run = w.run, .num_ahead = 5}};
-                  return run_batch(w, entries);
+                  return error_of(w, w.cache.append_batch(entries, {.slots = w.slots, .failures = w.failures}));
                 }},
       operation{"append_batch",
                 [](W& w) {
                   const auto entries = std::array{batch_entry{.id = w.third, .run = w.run, .num_computed_tokens = 10},
                                                   batch_entry{.id = w.second, .run = w.run}};
-                  return run_batch(w, entries);
+                  return error_of(w, w.cache.append_batch(entries, {.slots = w.slots, .failures = w.failures}));
                 },
                 [](W&) {}, false},
       operation{"fork", [](W& w) { return error_of(w.cache.fork(w.first)); }},

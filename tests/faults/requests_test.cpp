@@ -96,7 +96,7 @@ struct request_world {
     return error_of(static_cast<const result<Value>&>(outcome));
   }
 
-  [[nodiscard]] std::optional<error> append(std::size_t num_entries) noexcept {
+  [[nodiscard]] std::optional<error> append_batch(std::size_t num_entries) noexcept {
     const auto requests = std::array{second, first};
     auto entries = std::array<batch_entry, 2>{};
     for (std::size_t i = 0; i < num_entries; ++i) {
@@ -183,8 +183,8 @@ TEMPLATE_TEST_CASE("each operation of a request tracker survives each fault", "[
       operation{"resume", [](world& w) { return w.noted(w.tracker.resume(w.waiting, w.run)); }},
       operation{"append", [](world& w) { return w.noted(w.tracker.append(w.third, token{7})); }},
       operation{"append, which copies on write", [](world& w) { return w.noted(w.tracker.append(w.second, w.run)); }},
-      operation{"append_batch of one", [](world& w) { return w.append(1); }},
-      operation{"append_batch", [](world& w) { return w.append(2); }, [](world&) {}, false},
+      operation{"append_batch of one", [](world& w) { return w.append_batch(1); }},
+      operation{"append_batch", [](world& w) { return w.append_batch(2); }, [](world&) {}, false},
       operation{"fork", [](world& w) { return error_of(w.tracker.fork(w.first)); }},
       operation{"finish", [](world& w) { return error_of(w.tracker.finish(w.third)); }},
       operation{"finish of shared blocks", [](world& w) { return error_of(w.tracker.finish(w.first)); }},
@@ -222,7 +222,7 @@ TEMPLATE_TEST_CASE("operations of a request tracker that preempt survive each fa
                 [](world& w) { return w.noted(w.tracker.submit(w.run, with_priority(80, true))); }, fill},
       operation{"resume, which preempts", [](world& w) { return w.noted(w.tracker.resume(w.waiting, w.run)); }, fill},
       operation{"append, which preempts", [](world& w) { return w.noted(w.tracker.append(w.second, w.run)); }, fill},
-      operation{"append_batch, which preempts", [](world& w) { return w.append(1); }, fill},
+      operation{"append_batch, which preempts", [](world& w) { return w.append_batch(1); }, fill},
   };
   auto num_reported = std::int64_t{0};
   for (const auto& each : operations) {

@@ -420,21 +420,37 @@ WITHOUT_FAULTS = {"config", "plan", "view", "blocks", "state_part", "backend", "
 
 
 def public_operations(header, name):
-    """Names of the public member functions of a class."""
+    """Names of the public member functions of a class, declared or defined, whatever their type and attributes."""
     text = re.sub(r"//[^\n]*", "", header.read_text())
     body = text[text.index(f"\nclass {name}") :]
-    body = body[body.index("\n public:") : min(body.index(end) for end in ("\n protected:", "\n private:") if end in body)]
-    words = r"(?:\[\[nodiscard\]\] |static |constexpr )*[\w:<>&, *]+? &?"
-    return set(re.findall(rf"^  (?! ){words}(\w+)\([^;]*?\{{", body, flags=re.MULTILINE)) - {name}
+    public = re.findall(r"\n public:(.*?)(?=\n (?:protected|private):)", body[: body.index("\n};")] + "\n private:", re.DOTALL)
+    # A declaration begins at the members' indentation; its name stands before the first parenthesis.
+    declared = re.sub(r"\[\[.*?\]\] *", "", "\n".join(public)).replace("decltype(auto)", "auto")
+    starts = r"^  (?! |template\b|using\b|friend\b|static_assert\b)"
+    return set(re.findall(rf"{starts}[^=({{;}}]*?(\w+)\(", declared, flags=re.MULTILINE)) - {name}
+
+
+def braced(text, start):
+    """What the first brace from a place on encloses."""
+    depth = 0
+    for brace in re.finditer(r"[{}]", text[start:]):
+        depth += 1 if brace.group() == "{" else -1
+        if depth == 0:
+            return text[start : start + brace.end()]
+    return ""
+
+
+def operations_with_faults(text):
+    """Operations of the rows of a file's tables: a row's name begins with the verb, and its first function calls it."""
+    rows = re.finditer(r'operation(?:<\w+>)?\{\s*"(\w+)[^"]*",\s*\[\]\([^{]*', text)
+    return {row[1] for row in rows if f".{row[1]}(" in braced(text, row.end())}
 
 
 def operations_without_faults(root):
-    """Operations of caches and trackers that no table of tests/faults has: the name of a table's operation begins with the verb."""
+    """Operations of caches and trackers that no table of tests/faults has."""
     found = []
     for (header, name), files in FAULTY_CLASSES.items():
-        tested = set()
-        for text in ((root / "tests" / "faults" / file).read_text() for file in files):
-            tested |= {verb for verb in re.findall(r'operation(?:<\w+>)?\{\s*"(\w+)', text) if f".{verb}(" in text}
+        tested = set().union(*(operations_with_faults((root / "tests" / "faults" / file).read_text()) for file in files))
         untested = public_operations(root / "include" / "pagedkv" / header, name) - tested - WITHOUT_FAULTS
         found += [f"tests/faults injects none into {name}::{verb}" for verb in sorted(untested)]
     return found

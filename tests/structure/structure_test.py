@@ -279,10 +279,14 @@ class PlantedViolations(unittest.TestCase):
     def test_operation_without_faults(self):
         for (header, name), files in rules.FAULTY_CLASSES.items():
             self.write(f"include/pagedkv/{header}", f"\nclass {name} {{\n public:\n  explicit {name}(int n) {{}}\n  void append() {{ return; }}\n"
-                       "  result<void> fork(int id) const {\n    return {};\n  }\n private:\n  void own() {}\n};\n")
+                       "  result<void> fork(int id) const {\n    return {};\n  }\n  [[gnu::noinline]] void pin() {}\n"
+                       "  decltype(auto) keys() const { return 1; }\n  result<std::vector<int>>\n      commit(int id) noexcept;\n"
+                       "  static constexpr bool is_one = f();\n private:\n  void own() {}\n public:\n  void evict();\n};\n")
             for file in files:
-                self.write(f"tests/faults/{file}", 'constexpr auto all = operation{\n  "append of a run", [](W& w) { return w.append(); }};\n')
-        self.expect(rules.operations_without_faults, *(f"none into {name}::fork" for _, name in rules.FAULTY_CLASSES))
+                self.write(f"tests/faults/{file}", 'constexpr auto all = std::array{\n  operation{"append of a run", [](W& w) { return w.append(); }},\n'
+                           '  operation{"fork", [](W& w) { return w.pin(); }, [](W& w) { w.fork(); }},\n};\n')
+        untested = ("commit", "evict", "fork", "keys", "pin")
+        self.expect(rules.operations_without_faults, *(f"none into {name}::{verb}" for _, name in rules.FAULTY_CLASSES for verb in untested))
 
 
 if __name__ == "__main__":
