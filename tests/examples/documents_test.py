@@ -44,10 +44,11 @@ def requirements(concept):
 
 
 def unexplained(axis, concept, page):
-    """What the page of an axis lacks: policies by their names, and requirements by their rows."""
+    """What the page of an axis lacks: policies by their names, requirements by their rows, and other members that are used."""
     models = re.findall(r"\w+", " ".join(re.findall(r"policy_list<([\w, \n]+)>;", axis)))
     found = [model for model in models if f"`{model}`" not in page and f"`{model.split('_')[0]}_…`" not in page]
-    return found + [row for row in requirements(concept) if row not in page]
+    used = dict.fromkeys(re.findall(r"\b[A-Z]::(?:template )?(\w+)", concept))
+    return found + [row for row in requirements(concept) if row not in page] + [name for name in used if name not in page]
 
 
 def programs(documents=DOCUMENTS):
@@ -155,8 +156,9 @@ class Documents(unittest.TestCase):
     def test_a_page_that_lacks_a_policy_or_a_requirement_is_found(self):
         models = "using all_hats = policy_list<bowler, top_hat>;\n"
         concept = "/// | requirement | meaning |\n/// |---|---|\n/// | `H::size` | in inches, or |\n/// |  | none |\n/// | `H::name` | for tables |\n"
+        concept += "concept hat = requires { H::name; H::brim; };\n"
         page = "| `bowler` | round |\n\n| `H::size` | in inches |\n| `H::name` | for tables |\n"
-        self.assertEqual(unexplained(models, concept, page), ["top_hat", "| `H::size` | in inches, or none |"])
+        self.assertEqual(unexplained(models, concept, page), ["top_hat", "| `H::size` | in inches, or none |", "brim"])
 
     def test_a_release_runs_every_script_that_checks(self):
         scripts = {path.name for path in (SOURCE_ROOT / "scripts").iterdir() if path.is_file()}

@@ -99,8 +99,17 @@ concept has_concurrent = requires {
 ///
 /// `victim` prefers blocks whose offer is not `has_children`; once its bounded search for a leaf has failed it calls
 /// `offer(id, evict_anyway)`. When all its offers were refused, the pool takes any evictable block and has it erased; a
-/// policy that offers nothing evicts nothing. A policy for several threads may name, as `P::for_one_thread`, one that
-/// orders alike and costs less where one thread at a time calls it.
+/// policy that offers nothing evicts nothing.
+///
+/// | optional member     | meaning                                                                                  |
+/// |---------------------|------------------------------------------------------------------------------------------|
+/// | `P::evicts`         | false: gives no block up, and evictable blocks are not counted as available              |
+/// | `P::twins_first`    | false: of two blocks with equal contents, none goes out of turn                          |
+/// | `P::uses_priority`  | true: heeds `priority` and `retain_until`                                                |
+/// | `P::shardable`      | false: orders worse when each instance sees a part of the blocks, so there is one only   |
+/// | `P::orders_by_age`  | true: blocks of similar age may go out of turn, as `contiguous_runs` has them            |
+/// | `P::for_one_thread` | of a concurrent policy: one that orders alike, for caches with one thread                |
+/// | `p.next_victims()`  | the two blocks that `victim` would offer next: the pool fetches what evicting them reads |
 ///
 /// A minimal model:
 ///

@@ -8,8 +8,8 @@ namespace pagedkv {
 
 /// Takes whole groups of eight neighbouring ids as far as an allocation goes, so that transfers need fewer descriptors.
 /// Where no group is free, evicts the tails of cached chains that complete one: out of turn, but only blocks that have
-/// been evictable for long, and only under `lru`. Under other policies, blocks leave in turn, and fewer groups are
-/// whole. For `single_thread` and `rw_lock`. 9 bytes per block.
+/// been evictable for long, and only under policies that order by age, such as `lru`. Under others, blocks leave in
+/// turn, and fewer groups are whole. For `single_thread` and `rw_lock`. 9 bytes per block.
 struct contiguous_runs {
   static constexpr bool prefers_runs = true;
   static constexpr int most_ahead = 20;
