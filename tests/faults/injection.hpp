@@ -121,19 +121,32 @@ struct faulty_operation {
   const char* name;
   std::optional<error> (*run)(World&);
   void (*prepare)(World&) = [](World&) {};
-  bool is_whole = true;  // otherwise a part may stay after a failure
+  bool is_whole = true;      // otherwise a part may stay after a failure
+  bool meets_faults = true;  // otherwise it uses no site
 };
+
+/// An operation that uses no site, if a condition holds.
+template <class World>
+[[nodiscard]] constexpr faulty_operation<World> without_faults(faulty_operation<World> operation, bool holds = true) {
+  operation.meets_faults = !holds;
+  return operation;
+}
 
 template <class Value>
 [[nodiscard]] std::optional<error> error_of(const result<Value>& outcome) noexcept {
   return outcome ? std::nullopt : std::optional<error>{outcome.error()};
 }
 
-/// Repeats an operation, each time in a new world, with the n-th use of a site failing, until none fails. Returns how many
-/// runs reported the fault.
+/// How many faults happened, and how many of them an operation reported.
+struct fault_counts {
+  std::int64_t met = 0;
+  std::int64_t reported = 0;
+};
+
+/// Repeats an operation, each time in a new world, with the n-th use of a site failing, until none fails.
 template <class World>
-std::int64_t inject_faults(const faulty_operation<World>& operation, fault_site site) {
-  auto num_reported = std::int64_t{0};
+fault_counts inject_faults(const faulty_operation<World>& operation, fault_site site) {
+  auto counts = fault_counts{};
   for (auto n = std::int64_t{1};; ++n) {
     CAPTURE(operation.name, static_cast<int>(site), n);
     auto plan = fault_plan{};
@@ -147,7 +160,7 @@ std::int64_t inject_faults(const faulty_operation<World>& operation, fault_site 
     if (failure) {
       CAPTURE(failure->message());
       REQUIRE(happened);
-      ++num_reported;
+      ++counts.reported;
       CHECK(tells_of_a_fault(*failure));
       if (operation.is_whole) {
         CHECK(world.observe() == before);
@@ -156,19 +169,27 @@ std::int64_t inject_faults(const faulty_operation<World>& operation, fault_site 
       }
     }
     if (!happened) {
-      return num_reported;
+      return counts;
     }
+    ++counts.met;
   }
 }
 
-/// Every operation of a table at every site. Returns how many faults were reported.
+/// Every operation of a table at every site: each meets a fault, unless it says that it uses none. Returns how many
+/// faults were reported.
 template <class World, std::size_t Count>
-std::int64_t inject_faults(const std::array<faulty_operation<World>, Count>& operations) {
+std::int64_t inject_faults(const std::array<faulty_operation<World>, Count>& operations,
+                           fault_counts (*inject)(const faulty_operation<World>&, fault_site) = inject_faults<World>) {
   auto num_reported = std::int64_t{0};
   for (const auto& operation : operations) {
+    auto num_met = std::int64_t{0};
     for (const auto site : fault_sites) {
-      num_reported += inject_faults(operation, site);
+      const auto counts = inject(operation, site);
+      num_met += counts.met;
+      num_reported += counts.reported;
     }
+    CAPTURE(operation.name);
+    CHECK((num_met != 0) == operation.meets_faults);
   }
   return num_reported;
 }

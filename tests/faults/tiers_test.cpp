@@ -2,6 +2,8 @@
 
 #include <pagedkv/tier/tiered_cache.hpp>
 
+#include <catch2/catch_template_test_macros.hpp>
+
 using namespace pagedkv;
 using namespace pagedkv::test;
 
@@ -51,6 +53,13 @@ void offload(World& w) {
   w.cache.wait_idle();
 }
 
+/// Begins to bring it back.
+template <class World>
+void load(World& w) {
+  offload(w);
+  w.ids.push_back(w.cache.create_sequence(w.ended_tokens).value().id);
+}
+
 }  // namespace
 
 TEMPLATE_TEST_CASE("each operation of a cache with a tier survives each fault", "[faults]", one_group_in_tiers,
@@ -62,20 +71,22 @@ TEMPLATE_TEST_CASE("each operation of a cache with a tier survives each fault", 
   constexpr auto others = std::array{
       operation{"create_sequence from the tier",
                 [](world& w) { return error_of(w.cache.create_sequence(w.ended_tokens)); }, offload<world>},
-      operation{"invalidate_prefix in the tier",
-                [](world& w) { return no_error(w.cache.invalidate_prefix(w.ended_tokens)); }, offload<world>},
-      operation{"settle", [](world& w) { return error_of(w.cache.settle(w.third)); }},
-      operation{"poll", [](world& w) { return no_error(w.cache.poll(w.third)); }, offload<world>},
-      operation{"wait", [](world& w) { return no_error(w.cache.wait(w.third)); }, offload<world>},
-      operation{"wait_idle", [](world& w) { return no_error(w.cache.wait_idle()); }, offload<world>},
-      operation{"run_transfers", [](world& w) { return no_error(w.cache.run_transfers()); }, offload<world>},
-      operation{"tier", [](world& w) { return no_error(w.cache.tier(0)); }},
-      operation{"host_bytes", [](world& w) { return no_error(w.cache.host_bytes()); }},
+      without_faults(operation{"invalidate_prefix in the tier",
+                               [](world& w) { return no_error(w.cache.invalidate_prefix(w.ended_tokens)); },
+                               offload<world>}),
+      without_faults(operation{"settle", [](world& w) { return error_of(w.cache.settle(w.ids.back())); }, load<world>}),
+      without_faults(operation{"poll", [](world& w) { return no_error(w.cache.poll(w.ids.back())); }, load<world>}),
+      without_faults(operation{"wait", [](world& w) { return no_error(w.cache.wait(w.ids.back())); }, load<world>}),
+      without_faults(operation{"wait_idle", [](world& w) { return no_error(w.cache.wait_idle()); }, load<world>}),
+      without_faults(
+          operation{"run_transfers", [](world& w) { return no_error(w.cache.run_transfers()); }, load<world>}),
+      without_faults(operation{"tier", [](world& w) { return no_error(w.cache.tier(0)); }}),
+      without_faults(operation{"host_bytes", [](world& w) { return no_error(w.cache.host_bytes()); }}),
   };
   inject_faults(others);
   if constexpr (!TestType::cache_type::layers_differ) {
     constexpr auto of_one_group = std::array{
-        operation{"drop_before", [](world& w) { return error_of(w.cache.drop_before(w.first, 8)); }},
+        without_faults(operation{"drop_before", [](world& w) { return error_of(w.cache.drop_before(w.first, 8)); }}),
     };
     inject_faults(of_one_group);
   }
