@@ -5,9 +5,10 @@ Each public symbol has a comment. That of a function that returns a `result` has
 or with the operations that have the same ones. That of an operation of a facade names its cost: `Constant time`, `Linear in …` or `O(…)`.
 A comment that begins with `Does what … does` or `Does the same as …` leaves both to the other operation.
 
-The comment of a member that is a number names its unit where the name alone does not: `window`, `token_stride`, `retention`. So does one
-that covers it and says `in bytes`, `count numbers` and the like. The comment of an array of an engine's, in what it configures, a batch
-or attention, gives its shape in brackets, `[row][head]`, or that of another member, `as scales`.
+The comment of a member that is a number names its unit, bytes, tokens or a share, where the name does not, as `num_blocks` does; or a
+member that exists, `as window`. So does one that covers it and says `in bytes`, `count numbers` and the like. Ids, indices, hashes and
+kinds have none. The comment of an array, a span or a pointer to numbers, gives its shape in brackets, `[row][head]`, or that of another
+member, `as cache_config::scales`.
 
 A comment covers the declarations below it up to the next empty line, and all overloads of a name. The members of a policy that its
 concept's table of requirements names are described there, and those of an axis in policy/axis.hpp. Operators, constructors and
@@ -41,21 +42,26 @@ NAMES_ERRORS = re.compile(r"\bErrors(?:[:,]| of\b)")
 NAMES_COST = re.compile(r"\b(?:Constant time|[Ll]inear in)\b|\bO\(")
 NAMES_ANOTHER = re.compile(r"\bDoes (?:what .* does|the same as)\b")
 
-# Numbers, and names of theirs that leave the unit open. Those of type `timestamp` are nanoseconds.
+# Numbers, and names of theirs that need no unit: counts, ids, hashes, places in an order, and kinds. Those of type `timestamp` are nanoseconds.
 NUMBER = re.compile(r"(?:constexpr |const |static )*(?:std::)?(?:u?int\d+_t|size_t|int|float|double)(?: &)?")
-LEAVES_UNIT_OPEN = re.compile(
-    r"(?:^|_)(?:size|stride|offset|window|timeout|retention|duration|age|delay|interval|deadline|expected_return|capacity|budget|length|"
-    r"granularity|every|chunk|period|granule|created|last_access|latency)$"
+NEEDS_NO_UNIT = re.compile(
+    r"^(?:max_)?num_|(?:^|_)(?:id|index|entry|position|arrival|depth|slot|group|layer|block|source|destination|origin|kind|code|priority|hash|"
+    r"identity|salt|seed|device|port|database|descriptor)$|^padding|^struct_size$"
 )
-UNITS = r"(?:bytes|tokens|blocks|slots|(?:nano|micro|milli)?seconds|elements|numbers|floats|scales|entries|rows|heads|layers|records|requests|events|[KM]iB)"
-NAMES_UNIT = re.compile(rf"\b{UNITS}\b|\b(?:as|as in|see) [\w:]+", re.IGNORECASE)
-COVERS_UNITS = re.compile(rf"\b(?:in|counts?) {UNITS}\b|^(?:bytes|numbers)\b", re.IGNORECASE)
-HAS_UNIT = {"struct_size"}  # in C: what `sizeof` says
+HAS_NO_UNIT = re.compile(r"\b(?:true|false):|\bPAGEDKV_[A-Z]|\bids? of\b")  # choices in C, where neither is a type
+UNIT = (
+    r"(?:bytes|[KM]iB|(?:nano|micro|milli)?seconds|percent|thousandths|share|factor|scores|units?|tokens|blocks|slots|elements|numbers|floats|"
+    r"bits|scales|entries|rows|heads|layers|waves|workgroups|columns|partials|parts|pieces|places|records|requests|events|keys|sequences|"
+    r"transfers|prompts|failures)"
+)
+NAMES_UNIT = re.compile(rf"\b{UNIT}\b", re.IGNORECASE)
+HAS_UNIT = re.compile(rf"(?:^|_){UNIT}(?:_|$)")
+COVERS_UNITS = re.compile(rf"\b(?:in|counts?) (?:its |\d+ )?{UNIT}\b|^{UNIT}\b", re.IGNORECASE)
+NAMES_MEMBER = re.compile(r"\bas (?:in )?([\w:]+)")
 
-# Arrays whose shape engines have to know, and the headers with them.
-ARRAY = re.compile(r"\bspan<|\b(?:u?int\d+_t|float|double) \*")
-ARRAY_HEADERS = ["attention/attention.hpp", "c/pagedkv.h", "cache/batch.hpp", "core/config.hpp", "core/group_config.hpp", "storage/view.hpp"]
-NAMES_SHAPE = re.compile(r"\[[^\]]+\]|\bas (?:in )?\w+::\w+")
+# Arrays, whose shape engines have to know.
+ARRAY = re.compile(r"\bspan\s*<(?!\s*(?:const )?std::byte)|\b(?:u?int\d+_t|float|double) \*(?!\s*(?:const)?\s*\*)")
+NAMES_SHAPE = re.compile(r"\[(?!any\b)[^\]]+\]")
 
 Symbol = collections.namedtuple("Symbol", "line kind scope name comment type")
 
@@ -65,7 +71,8 @@ def text_of(element):
 
 
 def comment_of(element):
-    return " ".join(text_of(element.find(name)) for name in ("briefdescription", "detaileddescription")).strip()
+    text = " ".join(text_of(element.find(name)) for name in ("briefdescription", "detaileddescription")).strip()
+    return re.sub(r"^[^.]*-{9,}[.\s]*", "", text)  # a heading of the C header
 
 
 def symbols_of(folder):
@@ -111,16 +118,19 @@ def models(include):
     return {name for path in include.rglob("*.hpp") for name in asserted.findall(path.read_text())}
 
 
-def lacks_of_member(header, symbol, own, covering):
+def lacks_of_member(symbol, own, covering, names):
     """What the comments of a member variable lack, if anything: its own, and those that cover it, of its class and above a group."""
-    if NUMBER.fullmatch(symbol.type) and LEAVES_UNIT_OPEN.search(symbol.name) and symbol.name not in HAS_UNIT:
-        if not NAMES_UNIT.search(own) and not any(map(COVERS_UNITS.search, covering)):
+    around = symbol.scope.rpartition("::")[2].partition("<")[0]
+    as_another = any(names & {name, f"{around}::{name}"} for name in NAMES_MEMBER.findall(own))
+    if NUMBER.fullmatch(symbol.type) and not as_another and not NEEDS_NO_UNIT.search(symbol.name) and not HAS_UNIT.search(symbol.name):
+        if not NAMES_UNIT.search(own) and not HAS_NO_UNIT.search(own) and not any(map(COVERS_UNITS.search, covering)):
             yield symbol, "does not name its unit"
-    if ARRAY.search(symbol.type) and header in ARRAY_HEADERS and not any(map(NAMES_SHAPE.search, [own, *covering])):
+    counted = symbol.type.endswith("*") and names & {f"{around}::num_{symbol.name}", f"{around}::room_for_{symbol.name}"}  # in C
+    if (counted or ARRAY.search(symbol.type)) and not as_another and not any(map(NAMES_SHAPE.search, [own, *covering])):
         yield symbol, "does not give its shape"
 
 
-def faults(header, symbols, lines, described, modelling):
+def faults(symbols, lines, described, modelling, names):
     """Those of one header's symbols whose comment lacks something, each with what it lacks."""
     comments = collections.defaultdict(str)
     for symbol in symbols:
@@ -138,7 +148,7 @@ def faults(header, symbols, lines, described, modelling):
         if symbol.kind == "variable" and comment:
             outer, _, around = symbol.scope.rpartition("::")
             itself = comments.get((symbol.scope, symbol.name), "")
-            yield from lacks_of_member(header, symbol, itself, [comments.get((outer, around), ""), "" if itself else comment])
+            yield from lacks_of_member(symbol, itself, [comments.get((outer, around), ""), "" if itself else comment], names)
         needless = re.match(r"operator\b", name) or name.lstrip("~") == own or re.search(r"_axis\b", f"{symbol.scope}::{name}")
         if needless or symbol.kind not in ("function", "variable") and comment:
             continue
@@ -156,11 +166,12 @@ def main():
     patterns = sys.argv[3:] or OWN_HEADERS
     described, modelling = requirements(include), models(include)
     known = symbols_of(folder)
+    names = {"::".join(f"{symbol.scope}::{symbol.name}".split("::")[-2:]) for symbols in known.values() for symbol in symbols.values()}
     headers = sorted(header for header in known if not any(fnmatch.fnmatch(header, pattern) for pattern in patterns))
     found = [f"the pattern {pattern} matches no header" for pattern in patterns if not fnmatch.filter(known, pattern)]
     for header in headers:
         lines = (include / "pagedkv" / header).read_text().splitlines()
-        for symbol, fault in faults(header, known[header].values(), lines, described, modelling):
+        for symbol, fault in faults(known[header].values(), lines, described, modelling, names):
             found.append(f"{header}:{symbol.line}: {symbol.kind} {symbol.scope}::{symbol.name} {fault}")
     print(*found, sep="\n", end="\n" if found else "")
     count = sum(len(known[header]) for header in headers)

@@ -23,8 +23,8 @@ namespace pagedkv {
 
 /// A comment.
 struct described {
-  int a = 0;  // behind a member
-  int b = 0;
+  bool a = true;  // behind a member
+  bool b = true;
 
   /// For both.
   int size() const;
@@ -56,6 +56,7 @@ result<int> also_careful();
 CONFIGURATION = """#pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace pagedkv {
 
@@ -67,6 +68,14 @@ struct cache_config {
   const float* scales = nullptr;  // [layer][head]
   const float* slopes = nullptr;  // of all heads
   const float* sinks = nullptr;
+  std::int32_t linger = 0;       // how long a record stays
+  std::int64_t patience = 0;     // as long as it likes
+  std::int64_t most = 0;         // as window
+  std::int64_t least = 0;        // as in places::head_stride
+  double sum = 0;                // as in cache_config::gone
+  std::span<const int> indices;  // of all
+  std::span<const int> failed;   // [any number]
+  std::int64_t last_index = 0;   // the latest
 };
 
 /// Where numbers lie. Strides are in bytes.
@@ -157,11 +166,16 @@ class Reference(unittest.TestCase):
 
     def test_numbers_without_a_unit_and_arrays_without_a_shape_are_found(self):
         self.assertEqual(self.check("core/config.hpp", CONFIGURATION), [
-            "core/config.hpp:10: variable pagedkv::cache_config::window does not name its unit",
-            "core/config.hpp:11: variable pagedkv::cache_config::token_stride does not name its unit",
-            "core/config.hpp:13: variable pagedkv::cache_config::slopes does not give its shape",
-            "core/config.hpp:14: variable pagedkv::cache_config::sinks does not give its shape",
-            "11 public symbols in 1 headers, 4 faults",
+            "core/config.hpp:11: variable pagedkv::cache_config::window does not name its unit",
+            "core/config.hpp:12: variable pagedkv::cache_config::token_stride does not name its unit",
+            "core/config.hpp:14: variable pagedkv::cache_config::slopes does not give its shape",
+            "core/config.hpp:15: variable pagedkv::cache_config::sinks does not give its shape",
+            "core/config.hpp:16: variable pagedkv::cache_config::linger does not name its unit",
+            "core/config.hpp:17: variable pagedkv::cache_config::patience does not name its unit",
+            "core/config.hpp:20: variable pagedkv::cache_config::sum does not name its unit",
+            "core/config.hpp:21: variable pagedkv::cache_config::indices does not give its shape",
+            "core/config.hpp:22: variable pagedkv::cache_config::failed does not give its shape",
+            "19 public symbols in 1 headers, 9 faults",
         ])
 
     def test_a_pattern_that_matches_nothing_is_found(self):

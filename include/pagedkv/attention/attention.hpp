@@ -15,8 +15,8 @@ namespace pagedkv {
 /// Which keys a query sees, and how scores become weights. The score of a query and a key is `scale * (q . k)`, then
 /// capped, then biased; weights are the softmax of the scores. Pointers are memory that the backend reads.
 struct attention_options {
-  float scale = 0;                      // 0 means 1 / sqrt(head_dim)
-  float soft_cap = 0;                   // a cap c makes a score c * tanh(score / c); 0 means none
+  float scale = 0;                      // a factor of scores; 0 means 1 / sqrt(head_dim)
+  float soft_cap = 0;                   // of scores: a cap c makes one c * tanh(score / c); 0 means none
   std::int32_t window = 0;              // a query sees this many latest tokens, its own included; 0 means all
   const float* alibi_slopes = nullptr;  // [query head]: adds slope * (position of the key - position of the query)
   const float* sinks = nullptr;         // [query head]: a logit that counts in the denominator only
@@ -38,8 +38,8 @@ struct attention_options {
 /// in which a wave that decodes reads a tile of a prefix again: half of that of other tiles, because the second-level
 /// cache holds it.
 struct attention_prefix_costs {
-  std::int32_t tile = 2;     // for all queries of a prefix: their products take longer than the read
-  std::int32_t launch = 58;  // of each wave, for one more kernel and the merge of its results
+  std::int32_t tile = 2;     // units for all queries of a prefix: their products take longer than the read
+  std::int32_t launch = 58;  // units of each wave, for one more kernel and the merge of its results
 
   /// Partial results of a task, and their merge.
   [[nodiscard]] static constexpr std::int64_t of_merge(std::int32_t num_queries, std::int32_t group_size) noexcept {
@@ -63,7 +63,7 @@ struct attention_shape {
   std::int32_t block_size = 16;  // tokens in a block
   std::int32_t num_kv_heads = 1;
   std::int32_t group_size = 1;    // query heads of each KV head
-  std::int32_t window = 0;        // as in `attention_options`
+  std::int32_t window = 0;        // as in `attention_options::window`
   kernel_kind kernel = kernel_kind::waves;  // the device says, as it does with the next three
   std::int32_t columns = 8;                 // of a task: pairs of query token and head that are processed together
   std::int32_t num_shares = 1;              // waves, or workgroups, that run at once
@@ -175,7 +175,7 @@ inline constexpr std::int32_t largest_attention_tree = 32;
 /// time. The bits of a row's result then depend on the other rows.
 struct attention_batch {
   std::span<const std::int32_t> indptr;          // [rows + 1]: where the blocks of a row start in `indices`
-  std::span<const block_id> indices;             // [blocks]: those of all rows; `no_block` where a window dropped one
+  std::span<const block_id> indices;             // [indptr.back()]: of all rows; `no_block` where a window dropped one
   std::span<const std::int32_t> last_block_len;  // [rows]: tokens in the last block; 0 for an empty sequence
   std::span<const std::int32_t> query_indptr;    // [rows + 1]: where the queries of a row start; empty: one query a row
   attention_plan plan = {};                      // for devices

@@ -111,6 +111,7 @@ enum {
 
 /* Errors ------------------------------------------------------------------------------------------------------ */
 
+/* The kind of an error and the value that caused it. */
 typedef struct pagedkv_error {
   size_t struct_size;
   int64_t code;        /* PAGEDKV_OK before the first error */
@@ -127,6 +128,7 @@ int pagedkv_last_error(pagedkv_error* error);
 
 /* What was compiled ------------------------------------------------------------------------------------------- */
 
+/* The policies and parts of this build. */
 typedef struct pagedkv_build {
   size_t struct_size;
   const char* element; /* names, which live as long as the program */
@@ -152,7 +154,7 @@ int pagedkv_get_build(pagedkv_build* build);
 /* Contents that the tokens do not tell, such as half of an image's digest, from a position in the sequence on. */
 typedef struct pagedkv_key {
   int64_t position;
-  uint64_t value[2];
+  uint64_t value[2]; /* any bits */
 } pagedkv_key;
 
 /* A prompt, or tokens to append: tokens[num_tokens]. Zeros where there are neither keys[num_keys], in the order of
@@ -243,17 +245,17 @@ enum {
 /* What stands behind the device. Strings are copied. */
 typedef struct pagedkv_tiers {
   size_t struct_size;
-  const char* model; /* the engine's name for the weights: of other weights nothing is read */
-  int32_t write;
-  int32_t hits_before_write;
-  int32_t exclusive; /* host memory gives up what the device has */
+  const char* model;         /* the engine's name for the weights: of other weights nothing is read */
+  int32_t write;             /* PAGEDKV_WRITE_ON_EVICTION, ... */
+  int32_t hits_before_write; /* sequences, with PAGEDKV_WRITE_HITS */
+  int32_t exclusive;         /* true: host memory gives up what the device has */
   int32_t known_records;
-  int32_t ask_ahead;
+  int32_t ask_ahead; /* blocks */
   int32_t queue_records;
   int32_t threads; /* false: transfers run in pagedkv_run_transfers only */
   int32_t host_records;
   int64_t prefill_tokens_per_second; /* what computes faster is not loaded; 0 loads everything */
-  const char* const* file_paths;     /* of the file tier */
+  const char* const* file_paths;     /* [num_file_paths], of the file tier */
   size_t num_file_paths;
   int64_t file_bytes;
   const char* remote_url; /* of the remote tier: redis://host:port/database; docs/tiers.md has more */
@@ -268,12 +270,12 @@ typedef struct pagedkv_config {
   int32_t max_blocks; /* that it may grow to; 0 for num_blocks */
   int32_t num_layers; /* groups say this and the next two otherwise */
   int32_t num_kv_heads;
-  int32_t head_dim;
+  int32_t head_dim;      /* numbers */
   int32_t max_sequences; /* alive at once */
-  uint32_t event_kinds;  /* one bit a kind, from the lowest on: those that on_event gets */
+  uint32_t event_kinds;  /* bits, one a kind, from the lowest on: those that on_event gets */
   uint64_t hash_seed;    /* 0 draws one at random */
   const float* scales; /* if the engine gives the element's scales: as cache_config::scales; they stay where they are */
-  const pagedkv_group* groups; /* copied, but for their scales, which stay where they are */
+  const pagedkv_group* groups; /* [num_groups]; copied, but for their scales, which stay where they are */
   size_t num_groups;
   const pagedkv_tiers* tiers; /* copied */
   void* memory;               /* for the allocator caller_memory: of the engine's, which outlives the cache */
@@ -343,20 +345,20 @@ typedef struct pagedkv_range {
 /* Options of one sequence, from its creation on. */
 typedef struct pagedkv_sequence_options {
   size_t struct_size;
-  uint64_t salt;             /* sequences with different salts share nothing */
-  int64_t retention;         /* nanoseconds after release for which the priority holds; 0 for ever */
-  int64_t expected_return;   /* nanoseconds after release until the session's next request; 0: unknown */
-  int64_t expected_tokens;   /* appending up to this length allocates no memory */
-  int64_t max_cached_tokens; /* of the prompt, that hits may bring; 0 does not read the prefix cache */
-  int64_t first_chunk;       /* tokens behind the cached ones that creation appends; later chunks are not larger */
-  int64_t num_prompt_tokens; /* of the tokens at creation; later ones are an answer so far */
-  int64_t save_every;        /* of a model with state: saves it every so many tokens; 0: not */
-  int32_t save_at_branches;
-  int32_t save_at_prompt_end;
-  int32_t save_at_end;
-  int32_t publish;    /* false: commit enters nothing into the prefix cache */
-  int32_t priority;   /* 0 to 100; under a policy that heeds it, blocks of higher priority stay longer */
-  int32_t has_answer; /* the next two are of what follows the prompt */
+  uint64_t salt;              /* sequences with different salts share nothing */
+  int64_t retention;          /* nanoseconds after release for which the priority holds; 0 for ever */
+  int64_t expected_return;    /* nanoseconds after release until the session's next request; 0: unknown */
+  int64_t expected_tokens;    /* appending up to this length allocates no memory */
+  int64_t max_cached_tokens;  /* of the prompt, that hits may bring; 0 does not read the prefix cache */
+  int64_t first_chunk;        /* tokens behind the cached ones that creation appends; later chunks are not larger */
+  int64_t num_prompt_tokens;  /* of the tokens at creation; later ones are an answer so far */
+  int64_t save_every;         /* of a model with state: saves it every so many tokens; 0: not */
+  int32_t save_at_branches;   /* true: where the prompt leaves cached tokens of groups without state */
+  int32_t save_at_prompt_end; /* true: the last length before the last token of the prompt */
+  int32_t save_at_end;        /* true: the last length of the answer */
+  int32_t publish;            /* false: commit enters nothing into the prefix cache */
+  int32_t priority;           /* 0 to 100; under a policy that heeds it, blocks of higher priority stay longer */
+  int32_t has_answer;         /* true: the next two are of what follows the prompt */
   int64_t answer_priority;
   int64_t answer_retention; /* nanoseconds */
   pagedkv_range ranges[4];
@@ -379,8 +381,8 @@ typedef struct pagedkv_admission {
 /* Facts about a session when a request of it ends. Functions take NULL for none. */
 typedef struct pagedkv_release_hint {
   size_t struct_size;
-  int32_t session_ended;
-  int32_t branch_complete;
+  int32_t session_ended;   /* true: no request will continue it */
+  int32_t branch_complete; /* true: none will continue this branch */
   int64_t expected_return; /* nanoseconds until the next request; 0: as in the options */
 } pagedkv_release_hint;
 
@@ -433,7 +435,7 @@ typedef struct pagedkv_batch_entry {
   int64_t num_ahead;           /* slots to reserve behind */
 } pagedkv_batch_entry;
 
-/* Why an entry, counted from 0, failed. The others are those of pagedkv_error. */
+/* Why an entry, counted from 0, failed. The others are those of pagedkv_error, in its units. */
 typedef struct pagedkv_batch_failure {
   size_t entry;
   int64_t code;
@@ -454,11 +456,11 @@ typedef struct pagedkv_new_block {
 /* The caller's arrays, with room for so many elements, that pagedkv_append_batch fills. */
 typedef struct pagedkv_batch_buffers {
   size_t struct_size;
-  int64_t* slots; /* [group][entry][token, and slot ahead] */
+  int64_t* slots; /* [group that holds tokens][entry][token, and slot ahead] */
   size_t room_for_slots;
-  pagedkv_batch_failure* failures; /* as many as there are entries */
+  pagedkv_batch_failure* failures; /* [failed entry]; as many as there are entries have room for all */
   size_t room_for_failures;
-  pagedkv_new_block* new_blocks; /* those that do not fit are only counted */
+  pagedkv_new_block* new_blocks; /* [new block], in the order of entries; those that do not fit are counted */
   size_t room_for_new_blocks;
 } pagedkv_batch_buffers;
 
@@ -558,7 +560,7 @@ int pagedkv_num_available_blocks(pagedkv_cache* cache, int64_t* num_blocks);
 typedef struct pagedkv_release_gain {
   size_t struct_size;
   int64_t at_once;    /* blocks more for an allocation */
-  int64_t with_steps; /* still more when open steps that use them have retired */
+  int64_t with_steps; /* further blocks, when open steps that use them have retired */
 } pagedkv_release_gain;
 
 /* What an allocation gains if these sequences are released, beside what a prompt would share; NULL: no prompt. */
@@ -681,8 +683,8 @@ typedef struct pagedkv_attention {
   pagedkv_rows queries; /* one row a query, with the heads of queries */
   pagedkv_rows outputs; /* written */
   float* log_sum_exp;   /* [query][head]; NULL: not computed */
-  float scale;          /* 0: 1 / sqrt(head_dim) */
-  float soft_cap;       /* 0: none */
+  float scale;          /* a factor of scores; 0: 1 / sqrt(head_dim) */
+  float soft_cap;       /* of scores; 0: none */
   int32_t window;       /* tokens; 0: all */
   int32_t padding;
   const float* alibi_slopes; /* [head]; NULL: none */
@@ -773,7 +775,7 @@ int pagedkv_hand_over(pagedkv_cache* from, pagedkv_sequence sequence, pagedkv_ca
 /* How many requests a tracker takes, and which records of ended ones it keeps. */
 typedef struct pagedkv_tracker_config {
   size_t struct_size;
-  int32_t max_open;  /* running and preempted; 0: twice the cache's max_sequences */
+  int32_t max_open;  /* requests not ended; 0: twice the cache's max_sequences */
   int32_t max_ended; /* records; the oldest go first */
   int64_t max_age;   /* nanoseconds of the cache's time since the end */
 } pagedkv_tracker_config;
@@ -871,7 +873,7 @@ int pagedkv_tracker_get_statistics(pagedkv_tracker* tracker, pagedkv_tracker_sta
 
 /* Numbers ----------------------------------------------------------------------------------------------------- */
 
-/* docs/metrics.md says what they count. */
+/* They count blocks, tokens, sequences and events: docs/metrics.md says which. */
 typedef struct pagedkv_statistics {
   size_t struct_size;
   int64_t blocks_free;

@@ -39,8 +39,8 @@ struct new_block {
 struct batch_buffers {
   std::span<slot> slots = {};              // [group that holds tokens][entry][token, and slot ahead]; `skip_slot` where
                                            // the entry failed
-  std::span<batch_failure> failures = {};  // [entries], at least
-  std::span<new_block> new_blocks = {};    // [any number], in the order of entries; those that do not fit are counted
+  std::span<batch_failure> failures = {};  // [failed entry]; as many as there are entries have room for all
+  std::span<new_block> new_blocks = {};    // [new block], in the order of entries; those that do not fit are counted
 };
 
 /// How much of the buffers was filled.

@@ -29,7 +29,7 @@ struct pinning {
   std::int64_t num_tokens = 0;
 };
 
-/// Result of `gain_of_releasing`: the number of additional blocks for an allocation.
+/// Result of `gain_of_releasing`: counts blocks more for an allocation.
 struct release_gain {
   std::int64_t at_once = 0;
   std::int64_t with_steps = 0;  // when open steps that use them have retired

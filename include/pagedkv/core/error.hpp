@@ -38,8 +38,8 @@ struct error {
 
   error_code code{};              // its kind
   const char* subject = "";       // static storage: what the value is, e.g. "cache_config.block_size"
-  std::int64_t value = 0;         // the offending value
-  std::int64_t limit = no_limit;  // the nearest value that is allowed, or what the subject calls the limit
+  std::int64_t value = 0;         // the offending value, in the unit of the subject
+  std::int64_t limit = no_limit;  // in that unit: the nearest allowed value, or what the subject calls the limit
   const char* detail = "";        // static storage: a device runtime's own words; empty elsewhere
   step_id step{};                 // `capacity_exhausted`: there is room when this step and those before have retired
 

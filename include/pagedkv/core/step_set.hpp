@@ -9,8 +9,8 @@ namespace pagedkv {
 /// Steps that use one sequence: the latest, and those among the 64 before it. Older ones have retired (see
 /// `step_fence`).
 struct step_set {
-  std::uint64_t last = 0;     // 0 when empty
-  std::uint64_t earlier = 0;  // bit k: step `last - 1 - k`
+  std::uint64_t last = 0;     // id of the latest; 0 when empty
+  std::uint64_t earlier = 0;  // bits; bit k: step `last - 1 - k`
 
   /// Adds a step; leaves out one that is more than 64 before the latest, because it has retired.
   void insert(step_id step) noexcept {

@@ -42,8 +42,8 @@ namespace detail {
 
 /// Contents of one block, given those of the blocks before it.
 struct block_contents {
-  std::span<const token> tokens;
-  std::span<const prefix_key> keys;  // of the positions in the block
+  std::span<const token> tokens;     // [block_size]
+  std::span<const prefix_key> keys;  // [key]: of the positions in the block
 
   template <class Tokens>
   requires std::convertible_to<Tokens, std::span<const token>>
@@ -53,9 +53,9 @@ struct block_contents {
 
 /// A prompt, or tokens to append. Made from tokens alone wherever there is no more to say.
 struct token_run {
-  std::span<const token> tokens;
-  std::span<const prefix_key> keys;       // in the order of their positions, of which several may be equal
-  std::span<const std::uint64_t> hashes;  // of the sequence's blocks from the first on, as `hash_blocks` tells them
+  std::span<const token> tokens;          // [token]
+  std::span<const prefix_key> keys;       // [key]: in the order of their positions, of which several may be equal
+  std::span<const std::uint64_t> hashes;  // [block of the sequence]: from the first on, as `hash_blocks` tells them
 
   constexpr token_run() noexcept = default;
   template <class Tokens>

@@ -17,7 +17,7 @@ namespace pagedkv {
 /// Statistics of one cache or tracker, with the labels that tell it from others, such as {"model", "…"}.
 template <class Statistics>
 struct labelled_statistics {
-  std::span<const metric_label> labels;
+  std::span<const metric_label> labels;  // [label]
   Statistics values;
 };
 

@@ -11,7 +11,7 @@ namespace pagedkv {
 /// The number of requests that a tracker follows, and how long it keeps the records of ended ones. It allocates at most
 /// `max_open + max_ended` records. A plain value: `validate` checks it.
 struct tracker_config {
-  std::int32_t max_open = 0;                             // running and preempted; 0: twice the cache's `max_sequences`
+  std::int32_t max_open = 0;                             // requests not ended; 0: twice the cache's `max_sequences`
   std::int32_t max_ended = 1024;                         // records; the oldest go first
   std::int64_t max_age = std::int64_t{600'000'000'000};  // nanoseconds of the cache's time since the end
 };

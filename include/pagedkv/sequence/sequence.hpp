@@ -23,7 +23,7 @@ struct block_retention {
   std::int64_t duration = 0;   // nanoseconds after release for which the priority holds; 0 for ever
 };
 
-/// Retention of the blocks that hold some of the tokens [first, last). An empty range says nothing.
+/// Retention of the blocks that hold some of the tokens [first, last), counted in tokens. An empty range says nothing.
 struct range_retention {
   std::int64_t first = 0;
   std::int64_t last = 0;

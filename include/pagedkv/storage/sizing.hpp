@@ -9,7 +9,7 @@ namespace pagedkv {
 struct model_shape {
   std::int32_t num_layers = 1;
   std::int32_t num_kv_heads = 1;
-  std::int32_t head_dim = 64;
+  std::int32_t head_dim = 64;  // numbers
 };
 
 /// Llama 3.2 1B: group size 4.

@@ -25,7 +25,7 @@ enum class write_policy : std::uint8_t {
 struct tier_config {
   std::string model = {};  // the engine's name for the weights, and static scales, of K/V; of others, nothing is read
   write_policy write = write_policy::on_eviction;
-  std::uint32_t hits_before_write = 2;  // k of `through_hits`
+  std::uint32_t hits_before_write = 2;  // sequences: k of `through_hits`
   bool exclusive = false;               // host memory gives up what the device has; only with `on_eviction`
 
   std::int64_t prefill_tokens_per_second = 0;  // of the engine: what computes faster is not loaded; 0 loads everything

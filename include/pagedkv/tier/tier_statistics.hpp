@@ -7,10 +7,10 @@
 
 namespace pagedkv {
 
-/// A snapshot of one tier; counters begin at construction. Records that came in and have not gone are there:
-/// `written + adopted + loaded_into == num_records + evictions + dropped`. A record that a tier should get is written,
-/// lost, or still owed: `handed_over == written + lost_writes + num_owed`. It counts again when it is lost and comes
-/// again.
+/// A snapshot of one tier, in records; counters begin at construction. Records that came in and have not gone are
+/// there: `written + adopted + loaded_into == num_records + evictions + dropped`. A record that a tier should get is
+/// written, lost, or still owed: `handed_over == written + lost_writes + num_owed`. It counts again when it is lost and
+/// comes again.
 struct tier_statistics {
   std::int64_t num_places = 0;
   std::int64_t num_records = 0;

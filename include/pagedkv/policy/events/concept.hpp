@@ -73,8 +73,8 @@ struct cache_event {
   std::uint64_t number = 0;            // position in one stream, from 1; set by streams that keep events
   std::uint64_t hash = 0;              // of all contents up to the block's end, seeded by `cache_config::hash_seed`
   std::uint64_t parent_hash = 0;       // the same for the block that it continues; for the first, that of the salt
-  std::span<const token> tokens{};     // of the block, `block_size` of them; valid during `emit`
-  std::span<const prefix_key> keys{};  // of positions in the block; valid during `emit`
+  std::span<const token> tokens{};     // [block_size]: of the block; valid during `emit`
+  std::span<const prefix_key> keys{};  // [key]: of positions in the block; valid during `emit`
   pagedkv::salt salt{};
   sequence_id sequence{};
   sequence_id source{};

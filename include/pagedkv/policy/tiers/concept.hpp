@@ -10,7 +10,8 @@
 
 namespace pagedkv {
 
-/// Names the contents of a chain of blocks up to the end of one of them, in every process: see `chained_key`.
+/// Names the contents of a chain of blocks up to the end of one of them, in every process, in 128 bits: see
+/// `chained_key`.
 struct record_key {
   std::uint64_t low = 0;
   std::uint64_t high = 0;
