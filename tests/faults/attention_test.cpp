@@ -2,6 +2,8 @@
 
 #include <pagedkv/host/attend.hpp>
 
+#include <catch2/catch_template_test_macros.hpp>
+
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -12,8 +14,12 @@ using namespace pagedkv::test;
 namespace {
 
 /// A cache whose committed sequence has K/V.
-struct attention_world : cache_world<one_group_cache> {
-  explicit attention_world(fault_plan& plan) : cache_world(plan) {
+template <class Made>
+struct attention_world : cache_world<Made> {
+  using base = cache_world<Made>;
+  using base::cache, base::first, base::slots, base::compressed, base::row_size;
+
+  explicit attention_world(fault_plan& plan) : base(plan) {
     static const auto numbers = std::array<float, num_tokens * row_size>{};
     const auto of_tokens = std::span{slots}.first(num_tokens);
     REQUIRE(cache.slot_mapping(first, 0, of_tokens));
@@ -27,11 +33,12 @@ struct attention_world : cache_world<one_group_cache> {
 
 }  // namespace
 
-TEST_CASE("attention of a cache survives each fault", "[faults]") {
-  using operation = faulty_operation<attention_world>;
+TEMPLATE_TEST_CASE("attention of a cache survives each fault", "[faults]", one_group_cache, cache_of_groups<>) {
+  using world = attention_world<TestType>;
+  using operation = faulty_operation<world>;
   constexpr auto attending = std::array{
-      operation{"attend", [](attention_world& w) {
-                  static const auto query = std::array<float, row_size_of_one_group>{};
+      operation{"attend", [](world& w) {
+                  static const auto query = std::array<float, world::row_size>{};
                   auto result = query;
                   auto batch = attention_batch{};
                   batch.indptr = w.compressed.indptr();

@@ -48,6 +48,21 @@ struct cache_of_one_group {
   cache_type cache;
 };
 
+template <class... Policies>
+struct cache_of_groups {
+  using cache_type = group_cache<float32, failing_allocator<>, failing_backend, Policies...>;
+  static constexpr auto num_groups = number_of_groups;
+  static constexpr auto row_size = row_size_of_groups;
+
+  [[nodiscard]] static auto make(fault_plan& plan) {
+    return cache_type::create(config_of_groups(), failing_allocator<>{plan.memory}, failing_backend{plan.backend});
+  }
+  explicit cache_of_groups(fault_plan& plan)
+      : cache(config_of_groups(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
+
+  cache_type cache;
+};
+
 using one_group_cache = cache_of_one_group<>;
 
 /// A cache with a committed sequence, its fork, one that is not committed, an evictable chain and a pin; and the

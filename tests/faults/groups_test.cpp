@@ -9,21 +9,6 @@ using namespace pagedkv::test;
 
 namespace {
 
-template <class... Policies>
-struct cache_of_groups {
-  using cache_type = group_cache<float32, failing_allocator<>, failing_backend, Policies...>;
-  static constexpr auto num_groups = number_of_groups;
-  static constexpr auto row_size = row_size_of_groups;
-
-  [[nodiscard]] static auto make(fault_plan& plan) {
-    return cache_type::create(config_of_groups(), failing_allocator<>{plan.memory}, failing_backend{plan.backend});
-  }
-  explicit cache_of_groups(fault_plan& plan)
-      : cache(config_of_groups(), failing_allocator<>{plan.memory}, failing_backend{plan.backend}) {}
-
-  cache_type cache;
-};
-
 using unlocked_groups = cache_of_groups<>;
 using sharded_groups = cache_of_groups<basic_sharded_mutex<3>>;
 
