@@ -188,6 +188,12 @@ class redis_connector {
     return std::exchange(news_, {});
   }
 
+  /// The caller had no memory for what it took: the next attempt announces the topology again.
+  void lose() noexcept {
+    const auto lock = std::scoped_lock{mutex_};
+    is_lost_ = true;
+  }
+
   /// Connects to the nodes of which the caller holds no connection, after asking anew which nodes there are.
   void repair(std::vector<redis_endpoint> held) {
     {
@@ -263,12 +269,12 @@ class redis_connector {
   }
 
   void announce(redis_topology found) {
-    if (found == topology_) {
-      return;
-    }
-    topology_ = std::move(found);
     const auto lock = std::scoped_lock{mutex_};
-    news_.topology = topology_;
+    if (is_lost_ || found != topology_) {
+      news_.topology = found;  // without memory for it, the next attempt announces it
+      topology_ = std::move(found);
+      is_lost_ = false;
+    }
   }
 
   /// Makes the connection to a node unless the caller has it. `spare`: one that may already be to that node.
@@ -300,6 +306,7 @@ class redis_connector {
   std::string failure_;
   bool is_wanted_ = true;
   bool has_attempted_ = false;
+  bool is_lost_ = false;
   std::jthread thread_;  // the last member: it uses the others
 };
 
@@ -368,6 +375,7 @@ class redis_client {
       const auto ran = detail::with_memory([&] { return transfer(batch, deadline), true; }, false);
       if (!ran) {
         close_busy();
+        connector.lose();
       }
     }
 

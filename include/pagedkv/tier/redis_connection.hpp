@@ -332,7 +332,7 @@ struct redis_request {
 /// always are, so that the link does not idle between them.
 class redis_pipeline {
  public:
-  redis_pipeline(std::unique_ptr<redis_connection> connection, std::size_t max_in_flight_bytes) noexcept
+  redis_pipeline(std::unique_ptr<redis_connection> connection, std::size_t max_in_flight_bytes)
       : connection_(std::move(connection)), max_in_flight_bytes_(max_in_flight_bytes) {}
 
   [[nodiscard]] const redis_connection& connection() const noexcept { return *connection_; }
