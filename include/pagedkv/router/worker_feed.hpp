@@ -2,6 +2,7 @@
 
 #include <boost/unordered/unordered_flat_map.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/router/concept.hpp>
 #include <pagedkv/router/worker_index.hpp>
@@ -108,7 +109,7 @@ class worker_feed {
   [[nodiscard]] std::int64_t num_orphans() const noexcept { return num_orphans_; }
   /// Blocks left out because they are of an adapter that has no name, or that the keys do not know.
   [[nodiscard]] std::int64_t num_foreign() const noexcept { return num_foreign_; }
-  /// Blocks for which the index had no room.
+  /// Blocks for which the index had no room, or there was no memory to note that another hash has their key.
   [[nodiscard]] std::int64_t num_refused() const noexcept { return num_refused_; }
 
  private:
@@ -120,14 +121,10 @@ class worker_feed {
   };
 
   /// A new block that added nothing to the index.
-  void note_unusual(index_addition done, block& added) {
-    added.is_indexed = false;
-    if (done == index_addition::refused) {
-      ++num_refused_;
-      return;
-    }
-    ++num_twins_[added.key];
-    added.is_indexed = true;
+  void note_unusual(index_addition done, block& added) noexcept {
+    const auto note_twin = [&] { return ++num_twins_[added.key] > 0; };
+    added.is_indexed = done == index_addition::held && detail::with_memory(note_twin, false);
+    num_refused_ += added.is_indexed ? 0 : 1;
   }
 
   /// Whether another hash with this key remains.
