@@ -31,7 +31,7 @@ class batch_writer {
     clear();
   }
 
-  /// Adds an event of `prefix_event_kinds`; others are left out. May throw `std::bad_alloc`.
+  /// Adds an event of `prefix_event_kinds`; others are left out. May throw `std::bad_alloc`, and then adds nothing.
   void add(const cache_event& event) {
     switch (event.kind) {
       case event_kind::stored: add_stored(event); break;
@@ -89,6 +89,10 @@ class batch_writer {
   void add_stored(const cache_event& event) {
     const bool continues = pending_ == wire_kind::stored && !hashes_.empty() && event.origin != no_block &&
                            event.parent_hash == hashes_.back() && block_size_ == event.tokens.size();
+    make_room(hashes_, 1);
+    make_room(tokens_, event.tokens.size());
+    make_room(keys_, event.keys.size());
+    make_room(num_keys_, 1);
     if (!continues) {
       finish_event();
       pending_ = wire_kind::stored;
@@ -102,6 +106,14 @@ class batch_writer {
     tokens_.insert(tokens_.end(), event.tokens.begin(), event.tokens.end());
     keys_.insert(keys_.end(), event.keys.begin(), event.keys.end());
     num_keys_.push_back(event.keys.size());
+  }
+
+  /// For so many more elements, so that adding them does not throw.
+  template <class T>
+  static void make_room(std::vector<T>& elements, std::size_t num_more) {
+    if (elements.capacity() - elements.size() < num_more) {
+      elements.reserve(std::max(2 * elements.capacity(), elements.size() + num_more));
+    }
   }
 
   void finish_event() {
