@@ -1,8 +1,10 @@
 #include "../support/audited_lru.hpp"
 #include "../support/ordered_blocks.hpp"
 
+#include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/eviction/priority.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -14,6 +16,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <random>
 #include <set>
 #include <thread>
@@ -206,6 +209,36 @@ TEST_CASE("victims come from the shards in turn", "[sharded_order]") {
     CHECK(shards.size() == num_shards);
   }
   CHECK(order.victim(take_it, {}) == no_block);
+}
+
+TEST_CASE("the chain that was released first loses its blocks, from its tail, before any other", "[sharded_order]") {
+  constexpr auto chain_blocks = 64;
+  const auto num_single = GENERATE(0, 1, 6, 15);  // blocks without parents that go before; the search begins behind them
+  auto cache = kv_cache<float32, sharded_mutex>{
+      {.block_size = 1, .num_blocks = 3 * chain_blocks + num_single, .head_dim = 1}};
+  const auto serve = [&](token first, std::int64_t num_tokens) {
+    auto prompt = std::vector<token>(static_cast<std::size_t>(num_tokens));
+    std::iota(prompt.begin(), prompt.end(), first);
+    const auto made = cache.create_sequence(prompt).value();
+    cache.commit(made.id, num_tokens).value();
+    cache.release(made.id).value();
+    prompt.push_back(-1);  // the last token is never a hit
+    return prompt;
+  };
+  for (auto i = 0; i < num_single; ++i) {
+    serve(20'000 + i, 1);
+  }
+  const auto oldest = serve(0, chain_blocks);
+  const auto next = serve(1'000, chain_blocks);
+  serve(2'000, chain_blocks);
+  for (auto num_evicted = 1 - num_single; num_evicted <= chain_blocks; ++num_evicted) {
+    serve(10'000 + num_evicted, 1);
+    if (num_evicted < 1) {
+      continue;
+    }
+    REQUIRE(cache.find_prefix(oldest) == chain_blocks - num_evicted);
+    REQUIRE(cache.find_prefix(next) == chain_blocks);
+  }
 }
 
 TEST_CASE("a shard that has nothing to offer takes from the one that has", "[sharded_order]") {

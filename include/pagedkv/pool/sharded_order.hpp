@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace pagedkv {
@@ -75,13 +76,14 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
 
   template <class Offer>
   [[nodiscard]] block_id victim(Offer&& offer, timestamp now) noexcept {
-    for (const auto leaves_only : {true, false}) {
-      auto wanted = search<Offer>{offer, now, leaves_only};
+    for (const auto reach : {search_reach::first_leaf, search_reach::any_leaf, search_reach::any_block}) {
+      auto wanted = search<Offer>{offer, now, reach};
       const auto first = next_shard_.fetch_add(1, std::memory_order_relaxed);
       for (const auto patient : {false, true}) {
         for (std::size_t i = 0; i < num_shards && (!patient || wanted.passed_by); ++i) {
           const auto block = victim_of((first + i) % num_shards, wanted, patient);
           if (block != no_block) {
+            follow(offer, block);
             return block;
           }
         }
@@ -164,11 +166,25 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
     return &of == &in ? local : no_block;
   }
 
+  /// The next victim of a strict order mostly is the block that the last one continues: its shard is asked first.
+  template <class Offer>
+  void follow(const Offer& offer, block_id victim) noexcept {
+    if constexpr (requires { offer.parent(victim); }) {
+      if (const auto parent = offer.parent(victim); parent != no_block) {
+        next_shard_.store(indices_.index_of(parent) % num_shards, std::memory_order_relaxed);
+      }
+    }
+  }
+
+  /// The next victim of a strict order is a leaf that comes first in its shard; the others' first blocks are mostly its
+  /// ancestors. So all shards are asked for their first block before one is asked for more.
+  enum class search_reach : std::uint8_t { first_leaf, any_leaf, any_block };
+
   template <class Offer>
   struct search {
     Offer& offer;
     timestamp now;
-    bool leaves_only;
+    search_reach reach;
     bool passed_by = false;  // a shard was locked by another thread
   };
 
@@ -178,10 +194,15 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
       const eviction_order& order;
       search<Offer>& wanted;
       std::size_t index;
+      bool offered = false;
 
-      eviction_answer operator()(block_id local) noexcept { return wanted.offer(order.global(local, index)); }
+      eviction_answer operator()(block_id local) noexcept {
+        const bool passes = std::exchange(offered, true) && wanted.reach == search_reach::first_leaf;
+        return passes ? eviction_answer::has_children : wanted.offer(order.global(local, index));
+      }
       eviction_answer operator()(block_id local, evict_anyway_t anyway) noexcept {
-        return wanted.leaves_only ? eviction_answer::has_children : wanted.offer(order.global(local, index), anyway);
+        return wanted.reach == search_reach::any_block ? wanted.offer(order.global(local, index), anyway)
+                                                       : eviction_answer::has_children;
       }
     };
     auto& from = *shards_[index];
