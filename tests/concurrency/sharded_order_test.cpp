@@ -213,7 +213,7 @@ TEST_CASE("victims come from the shards in turn", "[sharded_order]") {
 
 TEST_CASE("the chain that was released first loses its blocks, from its tail, before any other", "[sharded_order]") {
   constexpr auto chain_blocks = 64;
-  const auto num_single = GENERATE(0, 1, 6, 15);  // blocks without parents that go before; the search begins behind them
+  const auto num_single = GENERATE(0, 1, 6, 15);  // blocks without parents, which go first and turn the shards
   auto cache = kv_cache<float32, sharded_mutex>{
       {.block_size = 1, .num_blocks = 3 * chain_blocks + num_single, .head_dim = 1}};
   const auto serve = [&](token first, std::int64_t num_tokens) {

@@ -15,8 +15,8 @@
 namespace pagedkv {
 
 /// One eviction policy per shard of the blocks, each behind a mutex; a single shard for policies that are not
-/// `shardable`. Shards take turns to provide victims; a shard without one is skipped. Blocks with children are offered
-/// only when no shard has a leaf.
+/// `shardable`. A search for a victim begins in the shard of the block that the last victim continues, otherwise in the
+/// next one; a shard without one is skipped. Blocks with children are offered only when no shard has a leaf.
 ///
 /// A block's word changes before the order does, so the calls of two threads may come in the wrong order. Therefore the
 /// order records which blocks it lists, and rereads the word before it lists one: the last call is right. A listed
