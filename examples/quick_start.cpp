@@ -4,7 +4,8 @@
 #include <vector>
 
 int main() {
-  auto cache = pagedkv::kv_cache<pagedkv::float16>({.block_size = 16, .num_blocks = 1024, .num_kv_heads = 2});
+  constexpr auto heads = 2, dim = 64;  // your model's, beside its num_layers; the defaults are 1, 64 and 1
+  auto cache = pagedkv::kv_cache<pagedkv::float16>({.num_blocks = 1024, .num_kv_heads = heads, .head_dim = dim});
   auto requests = pagedkv::request_tracker(cache);
   const auto prompt = std::vector<pagedkv::token>(100, 7);
 
@@ -13,8 +14,8 @@ int main() {
     const auto first = request.num_cached_tokens;
     auto slots = std::vector<pagedkv::slot>(prompt.size() - static_cast<std::size_t>(first));
     cache.slot_mapping(request.sequence, first, slots).value();
-    const auto keys = std::vector<float>(slots.size() * 2 * 64, 0.5f);  // [token][head][dim], as a model computes them
-    const auto rows = pagedkv::contiguous_rows(keys, 2, 64);
+    const auto keys = std::vector<float>(slots.size() * heads * dim, 0.5f);  // [token][head][dim], of a model
+    const auto rows = pagedkv::contiguous_rows(keys, heads, dim);
     cache.write(0, slots, rows, rows).value();
     cache.commit(request.sequence, 100).value();
     std::printf("%d of 100 tokens were cached\n", static_cast<int>(first));

@@ -76,7 +76,7 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
 
   template <class Offer>
   [[nodiscard]] block_id victim(Offer&& offer, timestamp now) noexcept {
-    for (const auto reach : {search_reach::first_leaf, search_reach::any_leaf, search_reach::any_block}) {
+    for (auto reach = first_reach; reach <= search_reach::any_block; reach = after(reach)) {
       auto wanted = search<Offer>{offer, now, reach};
       const auto first = next_shard_.fetch_add(1, std::memory_order_relaxed);
       for (const auto patient : {false, true}) {
@@ -176,9 +176,14 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
     }
   }
 
-  /// The next victim of a strict order is a leaf that comes first in its shard; the others' first blocks are mostly its
-  /// ancestors. So all shards are asked for their first block before one is asked for more.
+  /// The next victim by age is a leaf that comes first in its shard; the others' first blocks are mostly its ancestors.
+  /// So all shards are asked for their first block before one is asked for more. Other policies would set aside what
+  /// they are refused.
   enum class search_reach : std::uint8_t { first_leaf, any_leaf, any_block };
+  static constexpr auto first_reach = orders_by_age<Eviction> ? search_reach::first_leaf : search_reach::any_leaf;
+  [[nodiscard]] static constexpr search_reach after(search_reach reach) noexcept {
+    return static_cast<search_reach>(static_cast<std::uint8_t>(reach) + 1);
+  }
 
   template <class Offer>
   struct search {
