@@ -15,8 +15,9 @@
 namespace pagedkv {
 
 /// One eviction policy per shard of the blocks, each behind a mutex; a single shard for policies that are not
-/// `shardable`. A search for a victim begins in the shard of the block that the last victim continues, otherwise in the
-/// next one; a shard without one is skipped. Blocks with children are offered only when no shard has a leaf.
+/// `shardable`. Shards take turns to provide victims, but where age alone decides, the shard of the block that the last
+/// victim continues comes first; a shard without one is skipped. Blocks with children are offered only when no shard
+/// has a leaf.
 ///
 /// A block's word changes before the order does, so the calls of two threads may come in the wrong order. Therefore the
 /// order records which blocks it lists, and rereads the word before it lists one: the last call is right. A listed
@@ -166,10 +167,10 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
     return &of == &in ? local : no_block;
   }
 
-  /// The next victim of a strict order mostly is the block that the last one continues: its shard is asked first.
+  /// The next victim by age mostly is the block that the last one continues: its shard is asked first.
   template <class Offer>
   void follow(const Offer& offer, block_id victim) noexcept {
-    if constexpr (requires { offer.parent(victim); }) {
+    if constexpr (orders_by_age<Eviction> && requires { offer.parent(victim); }) {
       if (const auto parent = offer.parent(victim); parent != no_block) {
         next_shard_.store(indices_.index_of(parent) % num_shards, std::memory_order_relaxed);
       }

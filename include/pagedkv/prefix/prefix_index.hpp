@@ -244,12 +244,11 @@ class prefix_index {
   /// Prefetches for the evictions of the next two victims, in two steps: the second one's record says where the rest of
   /// what its eviction touches is, which is fetched when it has become the first.
   [[gnu::always_inline]] void prefetch_victims(Node next, Node then) const noexcept {
-    const auto& here = at(next);
-    table_.prefetch(here.hash);
+    prefetch_erasure(next);
     newest_.prefetch(next);
-    if (here.parent != none) {
-      __builtin_prefetch(&at(here.parent), 1);
-      newest_.prefetch(here.parent);
+    if (const auto before = parent(next); before != none) {
+      __builtin_prefetch(&at(before), 1);
+      newest_.prefetch(before);
     }
     __builtin_prefetch(tokens_.of(next).data(), 1);
     __builtin_prefetch(&at(then), 1);

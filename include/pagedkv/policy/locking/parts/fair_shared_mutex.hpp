@@ -167,8 +167,8 @@ class basic_fair_shared_mutex {
   }
 
   Atomic<std::uint32_t> state_{0};
-  Atomic<std::uint32_t> admissions_{0};    // counts admitted groups of readers; readers sleep on it
-  Atomic<std::uint32_t> next_ticket_{0};                   // of the writer that queues up next
+  Atomic<std::uint32_t> admissions_{0};                   // counts admitted groups of readers; readers sleep on it
+  Atomic<std::uint32_t> next_ticket_{0};                  // of the writer that queues up next
   std::array<Atomic<std::uint32_t>, NumPlaces> turns_{};  // of each place, the last ticket that was first in the queue
   [[no_unique_address]] Metrics metrics_;
 };
