@@ -7,7 +7,6 @@
 #include "../support/over_policies.hpp"
 
 #include <pagedkv/policy/eviction/all.hpp>
-#include <pagedkv/pool/sharded_order.hpp>
 
 #include <benchmark/benchmark.h>
 
@@ -101,41 +100,9 @@ struct one_bit_sweep : basic_clock_sweep<1> {
   using basic_clock_sweep::basic_clock_sweep;
 };
 
-/// `hit_density` as it would be if its order were split under `sharded_mutex`.
-template <std::size_t NumShards>
-class hit_density_in_shards {
- public:
-  static constexpr std::string_view name = NumShards == 4 ? "hit_density_in_4_shards" : "hit_density_in_16_shards";
-  static constexpr bool concurrent = false;
-
-  explicit hit_density_in_shards(std::int32_t num_blocks) : order_(num_blocks) {}
-
-  void insert(block_id block, const block_release& release) noexcept {
-    order_.insert(block, release, [] { return true; });
-  }
-  void remove(block_id block) noexcept { order_.remove(block); }
-  void erase(block_id block) noexcept { order_.erase(block); }
-  void rename(block_id from, block_id to) noexcept { order_.rename(from, to); }
-  template <class Offer>
-  [[nodiscard]] block_id victim(Offer&& offer, timestamp now) noexcept {
-    return order_.victim(offer, now);
-  }
-  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return order_.metadata_bytes(); }
-
- private:
-  struct divided : hit_density {
-    static constexpr bool shardable = true;
-    using hit_density::hit_density;
-  };
-
-  eviction_order<typename basic_sharded_mutex<NumShards>::family, divided> order_;
-};
-
 /// Whether a policy draws samples by the blocks' hashes.
 template <class Policy>
 constexpr bool samples = std::same_as<Policy, tiny_lfu> || std::same_as<Policy, hit_density>;
-template <std::size_t NumShards>
-constexpr bool samples<hit_density_in_shards<NumShards>> = true;
 
 struct oracle {
   static constexpr std::string_view name = "oracle";
@@ -223,10 +190,6 @@ auto policies_to_compare(policy_list<Policies...>) {
     register_for(policies_to_compare(all_evictions{}), each, each.sizes);
     if (each.is_recorded) {
       register_for(policy_list<oracle, bound>{}, each, each.sizes);
-    }
-    if (each.name == "conversations") {
-      static constexpr auto sizes = std::array{1000, 5000, 9139, 18'279, 31'774};
-      register_for(policy_list<hit_density_in_shards<4>, hit_density_in_shards<16>>{}, each, sizes);
     }
   }
   return true;

@@ -66,19 +66,18 @@ template <locking Locking, element Element>
 std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config,
                                          const replay_events& reported) {
   constexpr auto has_shards = requires { Locking::family::num_shards; };
-  const auto make = [&]<bool Concurrent, bool Shardable>(std::bool_constant<Concurrent>, std::bool_constant<Shardable>,
-                                                         support::eviction_factory factory) {
-    using eviction_type = support::chosen_eviction<Concurrent, Shardable>;
-    eviction_type::factory = factory;
+  const auto make = [&]<class Chosen>(std::type_identity<Chosen>, support::eviction_factory factory) {
+    Chosen::factory = factory;
     return std::unique_ptr<engine>(
-        std::make_unique<engine_of<kv_cache<Element, Locking, eviction_type, replay_events>>>(config, reported));
+        std::make_unique<engine_of<kv_cache<Element, Locking, Chosen, replay_events>>>(config, reported));
   };
   return with_policy(all_evictions{}, chosen.eviction, [&]<class Eviction>(std::type_identity<Eviction>) {
     const auto factory = support::eviction_factory{support::any_eviction_of<Eviction>::make};
     if constexpr (!std::is_same_v<typename Locking::family, lock_free_family>) {
-      return make(std::false_type{}, std::bool_constant<shardable<Eviction> || !has_shards>{}, factory);
+      constexpr auto by_age = has_shards && orders_by_age<Eviction>;
+      return make(std::type_identity<support::chosen_eviction<false, by_age>>{}, factory);
     } else if constexpr (Eviction::concurrent) {
-      return make(std::true_type{}, std::true_type{}, factory);
+      return make(std::type_identity<support::chosen_eviction<true>>{}, factory);
     } else {
       throw option_error("--eviction " + chosen.eviction + " keeps a strict order, which --locking " + chosen.locking +
                          " cannot; use --eviction clock_sweep or none, or --locking sharded_mutex");

@@ -19,7 +19,7 @@ std::unique_ptr<engine> make_engine_with_runs(const options& chosen, const cache
   if (chosen.eviction == lru::name) {  // by its own type, because only that tells that it orders by age
     return make(std::type_identity<lru>{});
   }
-  using eviction_type = support::chosen_eviction<false, true>;
+  using eviction_type = support::chosen_eviction<false>;
   return with_policy(all_evictions{}, chosen.eviction, [&]<class Eviction>(std::type_identity<Eviction>) {
     eviction_type::factory = support::any_eviction_of<Eviction>::make;
     return make(std::type_identity<eviction_type>{});

@@ -22,7 +22,7 @@ namespace pagedkv::replay {
 
 namespace {
 
-using eviction_type = support::chosen_eviction<false, true>;
+using eviction_type = support::chosen_eviction<false>;
 using host_type = host_tier<host_allocator, eviction_type>;
 template <class... Slower>
 using cache_with = tiered_cache<float16, eviction_type, replay_events, host_type, Slower...>;

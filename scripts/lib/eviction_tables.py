@@ -92,17 +92,6 @@ TABLES = {
         ]
         + [[limit, *(ratio(limit, "conversations", size) for size in SIZES["conversations"]), ""] for limit in LIMITS],
     ),
-    "shards": (
-        ["`hit_density`", *(f"{size:,}" for size in SIZES["conversations"][:-1])],
-        [
-            [label, *(mean(policy, "conversations", size) for size in SIZES["conversations"][:-1])]
-            for label, policy in (
-                ("one order", "hit_density"),
-                ("4 shards", "hit_density_in_4_shards"),
-                ("16 shards", "hit_density_in_16_shards"),
-            )
-        ],
-    ),
     "late_hit_ratios": (
         ["policy"]
         + [f"{traffic}, {size:,}" if size == SIZES[f"late_{traffic}"][0] else f"{size:,}"

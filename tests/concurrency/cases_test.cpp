@@ -85,6 +85,7 @@ block_id allocate(Pool& pool) {
 }
 
 using pools = std::tuple<block_pool<lock_free, clock_sweep, any_free_block>,
+                         block_pool<sharded_mutex, clock_sweep, any_free_block>,
                          block_pool<sharded_mutex, lru, any_free_block>>;
 
 // Plain numbers stand for the bytes: ThreadSanitizer sees them, too.

@@ -28,8 +28,9 @@ using namespace pagedkv::testing;
 
 const auto scale = scaled<std::uint64_t>(1, 20);
 
-using threaded_caches = std::tuple<kv_cache<float32, lock_free, clock_sweep>, kv_cache<float32, basic_sharded_mutex<2>>,
-                                   kv_cache<float32, rw_lock>>;
+using threaded_caches =
+    std::tuple<kv_cache<float32, lock_free, clock_sweep>, kv_cache<float32, basic_sharded_mutex<2>>,
+               kv_cache<float32, basic_sharded_mutex<2>, clock_sweep>, kv_cache<float32, rw_lock>>;
 
 TEMPLATE_LIST_TEST_CASE("histories of real threads are linearisable", "[linearizability][random]", threaded_caches) {
   constexpr auto num_threads = std::size_t{3};

@@ -2,8 +2,7 @@
 #include "../support/ordered_blocks.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/eviction/lru.hpp>
-#include <pagedkv/policy/eviction/priority.hpp>
+#include <pagedkv/policy/eviction/all.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
@@ -239,6 +238,85 @@ TEST_CASE("the chain that was released first loses its blocks, from its tail, be
     REQUIRE(cache.find_prefix(oldest) == chain_blocks - num_evicted);
     REQUIRE(cache.find_prefix(next) == chain_blocks);
   }
+}
+
+/// Requests over an order, as a pool has them: each hits a chain of blocks or none, extends it, and releases it from its
+/// tail. Blocks are evicted once all are used.
+template <class Order>
+class chained_requests {
+ public:
+  explicit chained_requests(std::uint64_t seed) : random_(seed) {}
+
+  void serve() {
+    auto chain = hit(tails_[random_() % tails_.size()]);
+    for (auto i = random_() % 4; i > 0 && chain.size() < num_blocks / 2; --i) {
+      if (const auto block = allocate(); block != no_block) {
+        parent(block) = chain.empty() ? no_block : chain.back();
+        chain.push_back(block);
+      }
+    }
+    tails_.push_back(chain.empty() ? no_block : chain.back());
+    for (; !chain.empty(); chain.pop_back()) {
+      const auto block = chain.back();
+      order_.insert(block, {.hash = to_index(block), .parent = parent(block)}, unreferenced);
+    }
+  }
+
+  [[nodiscard]] const std::vector<block_id>& victims() const { return victims_; }
+
+ private:
+  static constexpr auto num_blocks = std::size_t{64};
+
+  [[nodiscard]] block_id& parent(block_id block) { return parents_[to_index(block)]; }
+
+  [[nodiscard]] std::vector<block_id> hit(block_id tail) {
+    auto chain = std::vector<block_id>{};
+    for (auto block = tail; block != no_block; block = parent(block)) {
+      order_.remove(block);
+      chain.insert(chain.begin(), block);
+    }
+    return chain;
+  }
+
+  /// `no_block` when no leaf is evictable.
+  [[nodiscard]] block_id allocate() {
+    if (num_used_ < num_blocks) {
+      return to_block(num_used_++);
+    }
+    const auto victim = order_.victim(
+        [&](block_id block, auto...) {
+          return std::ranges::count(parents_, block) > 0 ? eviction_answer::has_children : eviction_answer::taken;
+        },
+        {});
+    if (victim != no_block) {
+      victims_.push_back(victim);
+      parent(victim) = no_block;
+      std::erase(tails_, victim);
+    }
+    return victim;
+  }
+
+  Order order_{num_blocks};
+  std::mt19937_64 random_;
+  std::size_t num_used_ = 0;
+  std::vector<block_id> parents_ = std::vector<block_id>(num_blocks, no_block);
+  std::vector<block_id> tails_{no_block};
+  std::vector<block_id> victims_;
+};
+
+TEMPLATE_TEST_CASE("a policy that does not order by age alone has the victims of one order",
+                   "[sharded_order][random]", fifo, sieve, lfu, slru, s3_fifo, arc, tiny_lfu, priority, hit_density,
+                   clock_sweep) {
+  const auto seed = GENERATE(take(3, random(0U, 0xffff'ffffU)));
+  CAPTURE(seed, TestType::name);
+  auto sharded = chained_requests<order_of<16, TestType>>{seed};
+  auto single = chained_requests<direct_order<TestType>>{seed};
+  for (auto i = 0; i < 1'000; ++i) {
+    sharded.serve();
+    single.serve();
+  }
+  CHECK(single.victims().size() > 500);
+  CHECK(sharded.victims() == single.victims());
 }
 
 TEST_CASE("a shard that has nothing to offer takes from the one that has", "[sharded_order]") {

@@ -14,10 +14,18 @@
 
 namespace pagedkv {
 
-/// One eviction policy per shard of the blocks, each behind a mutex; a single shard for policies that are not
-/// `shardable`. Shards take turns to provide victims, but where age alone decides, the shard of the block that the last
-/// victim continues comes first; a shard without one is skipped. Blocks with children are offered only when no shard
-/// has a leaf.
+/// The order of policies that support several threads: they need no mutex.
+template <std::size_t NumShards, class Mutex, class Metrics, eviction_policy Eviction>
+  requires(Eviction::concurrent)
+class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> : public direct_order<Eviction> {
+  using direct_order<Eviction>::direct_order;
+};
+
+/// Eviction policies behind mutexes: one per shard of the blocks if the policy orders by age alone, otherwise one for
+/// all blocks. A chain spreads over all shards, so a shard does not see which of its blocks have become leaves.
+///
+/// The shard of the block that the last victim continues provides the next one; a shard without one is skipped. Blocks
+/// with children are offered only when no shard has a leaf.
 ///
 /// A block's word changes before the order does, so the calls of two threads may come in the wrong order. Therefore the
 /// order records which blocks it lists, and rereads the word before it lists one: the last call is right. A listed
@@ -109,7 +117,7 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
   }
 
  private:
-  static constexpr auto num_shards = shardable<Eviction> ? NumShards : std::size_t{1};
+  static constexpr auto num_shards = orders_by_age<Eviction> ? NumShards : std::size_t{1};
 
   class flags {
    public:

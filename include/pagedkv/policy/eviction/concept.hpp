@@ -106,8 +106,7 @@ concept has_concurrent = requires {
 /// | `P::evicts`         | false: gives no block up, and evictable blocks are not counted as available              |
 /// | `P::twins_first`    | false: of two blocks with equal contents, none goes out of turn                          |
 /// | `P::uses_priority`  | true: heeds `priority` and `retain_until`                                                |
-/// | `P::shardable`      | false: orders worse when each instance sees a part of the blocks, so there is one only   |
-/// | `P::orders_by_age`  | true: blocks of similar age may go out of turn, as `contiguous_runs` has them            |
+/// | `P::orders_by_age`  | true: blocks of similar age may go out of turn, so `sharded_mutex` orders shards alone    |
 /// | `P::for_one_thread` | of a concurrent policy: one that orders alike, for caches with one thread                |
 /// | `p.next_victims()`  | the two blocks that `victim` would offer next: the pool fetches what evicting them reads |
 ///
@@ -164,15 +163,6 @@ inline constexpr bool uses_priority = false;
 template <eviction_policy P>
   requires requires { requires P::uses_priority; }
 inline constexpr bool uses_priority<P> = true;
-
-/// Whether a policy orders about as well when each instance sees a part of the blocks. One that learns, or weighs the
-/// blocks of a chain against each other, says by a member `shardable` that is false that it does not.
-template <eviction_policy P>
-inline constexpr bool shardable = true;
-
-template <eviction_policy P>
-  requires requires { requires !P::shardable; }
-inline constexpr bool shardable<P> = false;
 
 /// Whether a policy evicts by the time since the last release alone. One that does says so by a member `orders_by_age`
 /// that is true; then blocks of similar age may be evicted in another order, which costs few hits.

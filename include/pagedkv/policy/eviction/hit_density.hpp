@@ -31,7 +31,6 @@ class hit_density {
  public:
   static constexpr std::string_view name = "hit_density";
   static constexpr bool concurrent = false;
-  static constexpr bool shardable = false;
 
   explicit hit_density(std::int32_t num_blocks)
       : lists_(num_blocks, reuse_class::count),

@@ -22,8 +22,8 @@ struct sharded_family {
 };
 
 /// Free list and evictable order in `NumShards` parts, and a mutex for each sequence; threads meet only where they
-/// touch the same part. Block states and the prefix index are those of `lock_free`. Under it, an eviction policy with a
-/// strict order keeps one order per shard.
+/// touch the same part. Block states and the prefix index are those of `lock_free`. An eviction policy that orders by age
+/// keeps one order per part, another one order behind one mutex, and one that supports several threads needs no mutex.
 ///
 /// A cache with groups keeps one prefix index behind one mutex, and beside it a mutex for each sequence.
 ///
