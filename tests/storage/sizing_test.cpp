@@ -1,5 +1,6 @@
 #include <pagedkv/policy/layout/hnd_block_major.hpp>
 #include <pagedkv/policy/layout/nhd_layer_major.hpp>
+#include <pagedkv/storage/presets.hpp>
 #include <pagedkv/storage/sizing.hpp>
 
 #include "../support/messages.hpp"
@@ -62,6 +63,32 @@ TEST_CASE("a budget of exactly n blocks gives n, one byte less n - 1", "[sizing]
 
   const auto too_small = config_for_memory_budget(medium_model, {2, 0}, block - 1);
   CHECK(said(too_small) == "invalid argument: memory budget in bytes is 2097151, limit 2097152");
+}
+
+TEST_CASE("a budget of groups is used up to less than one block", "[sizing]") {
+  auto model = cache_config{.block_size = 32, .num_blocks = 7, .max_blocks = 3};
+  model.groups = presets::gemma_3_27b;
+  const auto budget = 3 * gibibyte + 1;
+  const auto config = config_for_memory_budget(model, {2, 0}, budget).value();
+  CHECK(config.groups.size() == model.groups.size());
+  CHECK(config.max_blocks == 0);
+  const auto block = plan_memory(model.groups, {2, 0}, 32).value().block_bytes;
+  CHECK(config.num_blocks == budget / block);
+  CHECK(said(config_for_memory_budget(model, {2, 0}, block - 1)) ==
+        invalid("memory budget in bytes is " + std::to_string(block - 1) + ", limit " + std::to_string(block)));
+  CHECK(said(config_for_memory_budget(model, {0, 0}, budget)) == invalid("element_size.bytes is 0, limit 1"));
+  model.block_size = 0;
+  CHECK(said(config_for_memory_budget(model, {2, 0}, budget)) == invalid("cache_config.block_size is 0, limit 1"));
+}
+
+TEST_CASE("a budget of a configuration without groups is that of its shape", "[sizing]") {
+  const auto shape = config_for_memory_budget(small_model, {1, 4}, gibibyte, 8).value();
+  auto model = shape;
+  model.num_blocks = -1;
+  model.hash_seed = 5;
+  const auto config = config_for_memory_budget(model, {1, 4}, gibibyte).value();
+  CHECK(config.num_blocks == shape.num_blocks);
+  CHECK(config.hash_seed == 5);
 }
 
 TEST_CASE("a budget that cannot be used is refused", "[sizing]") {
