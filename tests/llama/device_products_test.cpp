@@ -1,7 +1,7 @@
 // Products of few rows with a matrix on a device, against sums in float64.
 
 #include "../../examples/llama/device/arrays.hpp"
-#include "../../examples/llama/device/few_rows.hpp"
+#include "../../examples/llama/device/tiles.hpp"
 
 #include <pagedkv/device/device.hpp>
 #include <pagedkv/device/stream.hpp>
@@ -356,21 +356,25 @@ TEST_CASE("products of few rows in tiles are those of float64", "[llama]") {
   }
 #if defined(__CUDACC__) && !defined(__HIPCC__)
   // Runs of a tile: one, one and a part, as many as stay in registers, one part more, and many.
-  const auto num_in = GENERATE(32, 1056, 4096, 4128, 14336);
-  // For each workgroup none or one, or several, so that places of the ring are taken again.
+  const auto num_in = GENERATE(32, 1056, 2080, 4096, 4128, 14336);
+  // For each workgroup none or one, or several, so that places of the ring are taken again and shares are claimed.
   const bool has_many = GENERATE(false, true);
   const auto num_processors = properties.num_processors;
-  const auto tiles_of_each = num_in > 4096 ? 2 : 7;
+  const auto tiles_of_each = num_in > 4128 ? 2 : 7;
   const auto num_tiles = has_many ? tiles_of_each * num_processors + 3 : 5;
   CAPTURE(num_in, num_tiles);
   const auto known = known_products<bfloat16>(num_in, 2 * device::tile_pairs * num_tiles);
-  const auto start = [=]<class Pairs>(const known_products<bfloat16>& of, const device::step_rows<bfloat16>& rows,
+  const auto num_claimed = device::device_array<unsigned>(1);
+  upload(num_claimed, std::vector{0U}, known.stream());
+  const auto start = [&]<class Pairs>(const known_products<bfloat16>& of, const device::step_rows<bfloat16>& rows,
                                       const Pairs& pairs) {
     const auto num_workgroups = static_cast<std::uint32_t>(std::min(num_tiles, num_processors));
     device::hip::require(kernels::launch_following<device::multiply_tiles<bfloat16, Pairs>>(
-                             {{num_workgroups}, {device::tile_lanes}, device::tile_depth * device::tile_run_bytes},
-                             of.stream(), rows, of.weights(), of.num_in(), pairs, pairs.count() / device::tile_pairs),
+                             {{num_workgroups}, {device::tile_lanes}, device::tile_ring_bytes},
+                             of.stream(), rows, of.weights(), of.num_in(), pairs, pairs.count() / device::tile_pairs,
+                             num_claimed.data()),
                          "the launch of a kernel");
+    CHECK(downloaded(num_claimed, of.stream()) == std::vector{0U});
   };
   for (auto num_rows = std::int32_t{1}; num_rows <= most_rows; ++num_rows) {
     for (const bool divides : {false, true}) {

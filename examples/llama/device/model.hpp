@@ -4,9 +4,9 @@
 #include "../step.hpp"
 #include "arrays.hpp"
 #include "blas.hpp"
-#include "few_rows.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
+#include "tiles.hpp"
 #include "weights.hpp"
 
 #include <pagedkv/device/stream.hpp>
@@ -75,7 +75,9 @@ class model {
       : config_(checked(config)), sizes_(config_), weights_(std::move(weights)), limits_(checked(limits)) {
     const auto angles = make_angles();
     angles_ = device_array<float>(angles.size());
+    const auto none = 0U;
     copy(angles_.data(), angles.data(), angles.size(), runtime::host_to_device, stream_.get());
+    copy(num_claimed_.data(), &none, 1, runtime::host_to_device, stream_.get());
     stream_.synchronize().value();
   }
   model(const std::filesystem::path& directory, const step_limits& limits)
@@ -157,6 +159,7 @@ class model {
   /// Where there are sums of squares, each row of `normed_` is still to be divided by the root of their mean.
   device_array<float> squares_{static_cast<std::size_t>(tile_rows * parts_of_squares(config_.hidden))};
   std::int32_t num_parts_ = 0;
+  device_array<unsigned> num_claimed_{1};  // shares of the product under way
   device_array<number> projected_{limits_.max_tokens * sizes_.projected()};
   device_array<number> attended_{limits_.max_tokens * sizes_.queries};
   device_array<number> gates_{limits_.max_tokens * 2 * sizes_.intermediate};

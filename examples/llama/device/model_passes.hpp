@@ -1,6 +1,5 @@
 #pragma once
 
-#include "few_rows.hpp"
 #include "model.hpp"
 
 #include <pagedkv/device/append.hpp>
@@ -251,8 +250,8 @@ void model<Element>::start_tiles(const step_rows<Element>& rows, const device_ar
                                  const Pairs& pairs, runtime::stream stream) {
   const auto num_tiles = pairs.count() / tile_pairs;
   start<multiply_tiles<Element, Pairs>>(
-      {extent_of(std::min(num_tiles, device_.num_processors)), {tile_lanes}, tile_depth * tile_run_bytes}, stream, rows,
-      weights.data(), rows_of_matrix(weights, 2 * pairs.count()), pairs, num_tiles);
+      {extent_of(std::min(num_tiles, device_.num_processors)), {tile_lanes}, tile_ring_bytes}, stream, rows,
+      weights.data(), rows_of_matrix(weights, 2 * pairs.count()), pairs, num_tiles, num_claimed_.data());
 }
 #endif
 
