@@ -576,6 +576,19 @@ static void test_prefixes(void) {
   CHECK(num_blocks > 0);
   blocks[0] = 99;
   WRONG(pagedkv_invalidate_blocks(cache, blocks, 1, &num_blocks));
+  {
+    const pagedkv_sequence sequence = create(cache, counting, 40);
+    pagedkv_step step = 0;
+    OK(pagedkv_begin_step(cache, NULL, 0, &step));
+    OK(pagedkv_commit(cache, sequence, 40, stream));
+    WRONG(pagedkv_withdraw(NULL, sequence, &num_blocks));
+    WRONG(pagedkv_withdraw(cache, sequence, NULL));
+    OK(pagedkv_withdraw(cache, sequence, &num_blocks));
+    CHECK(num_blocks > 0);
+    OK(pagedkv_release(cache, sequence, NULL));
+    OK(pagedkv_retire_step(cache, step));
+    CHECK(pagedkv_withdraw(cache, sequence, &num_blocks) == PAGEDKV_UNKNOWN_SEQUENCE);
+  }
   end(cache, create(cache, counting, 40), 40);
   WRONG(pagedkv_reset_prefix_cache(NULL, &num_blocks));
   WRONG(pagedkv_reset_prefix_cache(cache, NULL));

@@ -200,6 +200,11 @@ template <class W>
       without_faults(operation{"invalidate_blocks",
                                [](W& w) { return error_of(w.cache.invalidate_blocks(std::span{w.blocks}.first(1))); },
                                [](W& w) { REQUIRE(w.cache.block_table(w.first, w.blocks)); }}),
+      without_faults(operation{"withdraw", [](W& w) { return error_of(w.cache.withdraw(w.third)); },
+                               [](W& w) {
+                                 w.step = w.cache.begin_step().value();
+                                 REQUIRE(w.cache.commit(w.third, w.cache.describe(w.third)->num_tokens));
+                               }}),
       without_faults(operation{"begin_step", [](W& w) { return error_of(w.cache.begin_step(w.ids)); }}),
       without_faults(operation{"begin_step of all", [](W& w) { return error_of(w.cache.begin_step()); }}),
       without_faults(operation{"retire_step", [](W& w) { return error_of(w.cache.retire_step(w.step)); },

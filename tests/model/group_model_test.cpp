@@ -87,6 +87,7 @@ void check_group_coverage(const model_coverage& sum) {
   CHECK(sum.growths > 0);
   CHECK(sum.shrinkings > 0);
   CHECK(sum.invalidated > 0);
+  CHECK(sum.withdrawn > 0);
   CHECK(sum.failed_copies > 0);
   CHECK(sum.revivals_checked > 0);
   CHECK(sum.chunks > 0);

@@ -148,6 +148,7 @@ TEST_CASE("caches with groups and tiers behave as the model of groups does", "[g
   CHECK(total.exact_hits > 0);
   CHECK(total.moves > 0);
   CHECK(total.invalidated > 0);
+  CHECK(total.withdrawn > 0);
   CHECK(total.failed_copies > 0);
   CHECK(covered.host > 0);
   CHECK(covered.placed > 0);

@@ -57,6 +57,7 @@ void check_coverage(const model_coverage& sum, const cache_kind& kind) {
   CHECK(sum.batch_failures > 0);
   CHECK((sum.evicted_ahead > 0) == kind.evicts);
   CHECK(sum.invalidated > 0);
+  CHECK(sum.withdrawn > 0);
   CHECK((sum.failed_copies > 0) == kind.announces);
   CHECK(sum.statistics.hit_blocks > 0);
   CHECK((sum.statistics.evictions > 0) == kind.evicts);

@@ -82,6 +82,7 @@ class adapted_cache : public cache_under_test {
   result<sequence_id> fork(sequence_id id) override { return cache_.fork(id); }
   result<void> truncate(sequence_id id, std::int64_t num_tokens) override { return cache_.truncate(id, num_tokens); }
   result<void> release(sequence_id id, bool ended) override { return cache_.release(id, {.session_ended = ended}); }
+  result<std::int64_t> withdraw(sequence_id id) override { return cache_.withdraw(id); }
   result<pinning> pin(const token_run& run, salt tag) override { return cache_.pin(run, tag); }
   result<void> unpin(pin_id id) override { return cache_.unpin(id); }
   std::int64_t unpin_all() override { return cache_.unpin_all(); }

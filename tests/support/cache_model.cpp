@@ -64,7 +64,11 @@ void cache_model::perform(const operation& next) {
     case action::fork: return fork(next);
     case action::truncate: return truncate(next);
     case action::drop_before: return kind_.has_groups ? compute(next, true) : drop_before(next);
-    case action::release: return live_.empty() ? void() : release(next.a % live_.size(), next.b % 2 == 0);
+    case action::release:
+      if (!live_.empty() && next.b % 8 < 3) {
+        withdraw(live_[next.a % live_.size()]);
+      }
+      return live_.empty() ? void() : release(next.a % live_.size(), next.b % 2 == 0);
     case action::pin: return pin(next);
     case action::unpin: return pins_.empty() ? void() : unpin(next.a % pins_.size());
     case action::unpin_all: return unpin_all();

@@ -115,6 +115,25 @@ void cache_model::invalidate_blocks(const operation& next) {
   }
 }
 
+/// Ahead of its release. The model does not know which of its blocks others find elsewhere.
+void cache_model::withdraw(const model_sequence& s) {
+  const auto count = cache_.withdraw(s.id);
+  if (!count) {
+    expect(count.error().code == error_code::in_use, "withdraw said: " + count.error().message());
+    return;
+  }
+  const bool may_withdraw = steps_.contains(steps_.last());
+  expect(*count == 0 || may_withdraw, "withdrawn without an open step");
+  const auto again = cache_.withdraw(s.id);
+  expect(again && *again == 0, "a block was withdrawn twice");
+  expected_.invalidations += *count;
+  coverage_.withdrawn += *count;
+  exact_ = exact_ && !may_withdraw;  // copies of what others published are not found when these go
+  if (*count != 0 && kind_.has_groups) {
+    std::ranges::for_each(pins_, [](model_pin& pinned) { pinned.num_valid = 0; });
+  }
+}
+
 /// No look-up finds a block any more, nor what continues it; without groups, it finds others with the same contents.
 void cache_model::hide(block_id block) {
   if (kind_.has_groups) {

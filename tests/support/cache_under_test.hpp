@@ -47,6 +47,7 @@ class cache_under_test {
   virtual result<sequence_id> fork(sequence_id id) = 0;
   virtual result<void> truncate(sequence_id id, std::int64_t num_tokens) = 0;
   virtual result<void> release(sequence_id id, bool ended) = 0;
+  virtual result<std::int64_t> withdraw(sequence_id id) = 0;
   virtual result<pinning> pin(const token_run& run, salt tag) = 0;
   virtual result<void> unpin(pin_id id) = 0;
   virtual std::int64_t unpin_all() = 0;

@@ -24,6 +24,7 @@ struct model_coverage {
   std::int64_t batch_failures = 0;
   std::int64_t evicted_ahead = 0;      // blocks
   std::int64_t invalidated = 0;        // blocks
+  std::int64_t withdrawn = 0;          // blocks
   std::int64_t moves_with_states = 0;  // while a sequence had a second state
   std::int64_t failed_copies = 0;
   std::int64_t skipped_blocks = 0;  // released behind windows
@@ -34,7 +35,7 @@ struct model_coverage {
     using self = model_coverage;
     for (const auto each : {&self::moves, &self::growths, &self::shrinkings, &self::exact_hits, &self::keyed_hits,
                             &self::revivals_checked, &self::shortened_hits, &self::chunks, &self::batch_entries,
-                            &self::batch_failures, &self::evicted_ahead, &self::invalidated, &self::moves_with_states,
+                            &self::batch_failures, &self::evicted_ahead, &self::invalidated, &self::withdrawn, &self::moves_with_states,
                             &self::failed_copies, &self::skipped_blocks, &self::refused_cuts}) {
       this->*each += more.*each;
     }

@@ -1456,6 +1456,11 @@ int pagedkv_invalidate_blocks(pagedkv_cache* cache, const int32_t* blocks, size_
   });
 }
 
+int pagedkv_withdraw(pagedkv_cache* cache, pagedkv_sequence sequence, int64_t* num_blocks) {
+  return with_cache(cache, {pointer("num_blocks", num_blocks)},
+                    [&](auto& c) { return finish(c.withdraw(static_cast<sequence_id>(sequence)), num_blocks); });
+}
+
 int pagedkv_reset_prefix_cache(pagedkv_cache* cache, int64_t* num_blocks) {
   return with_cache(cache, {pointer("num_blocks", num_blocks)},
                     [&](auto& c) { return finish(c.reset_prefix_cache(), num_blocks); });

@@ -536,6 +536,9 @@ int pagedkv_unpin_all(pagedkv_cache* cache, int64_t* num_pins);
 int pagedkv_invalidate_prefix(pagedkv_cache* cache, const pagedkv_run* run, uint64_t salt, int64_t* num_blocks);
 int pagedkv_invalidate_salt(pagedkv_cache* cache, uint64_t salt, int64_t* num_blocks);
 int pagedkv_invalidate_blocks(pagedkv_cache* cache, const int32_t* blocks, size_t size, int64_t* num_blocks);
+/* Before the release of a sequence whose launch will not happen: hides what it has published for the newest step, if
+ * that is open. PAGEDKV_IN_USE while others share some of it. */
+int pagedkv_withdraw(pagedkv_cache* cache, pagedkv_sequence sequence, int64_t* num_blocks);
 int pagedkv_reset_prefix_cache(pagedkv_cache* cache, int64_t* num_blocks);
 
 /* Steps and blocks -------------------------------------------------------------------------------------------- */

@@ -16,6 +16,7 @@
 #include <pagedkv/cache/groups/tables.hpp>
 #include <pagedkv/cache/groups/tokens.hpp>
 #include <pagedkv/cache/groups/truncate.hpp>
+#include <pagedkv/cache/groups/withdraw.hpp>
 #include <pagedkv/cache/groups/would_fit.hpp>
 #include <pagedkv/cache/index_model.hpp>
 #include <pagedkv/cache/operations/advance_time.hpp>
@@ -46,6 +47,7 @@
 #include <pagedkv/cache/operations/tokens.hpp>
 #include <pagedkv/cache/operations/truncate.hpp>
 #include <pagedkv/cache/operations/update.hpp>
+#include <pagedkv/cache/operations/withdraw.hpp>
 #include <pagedkv/cache/operations/would_fit.hpp>
 #include <pagedkv/cache/operations/write.hpp>
 #include <pagedkv/cache/outcomes.hpp>
@@ -210,11 +212,11 @@ class basic_kv_cache {
   /// Declares that the K/V of the first `num_tokens` is written before anything that is enqueued from now on reads it,
   /// and publishes the full blocks among them. So the kernels need not have run: commit may be called as soon as
   /// nothing can keep them from being enqueued ahead of the readers', on one stream or behind an event. Prompts of one
-  /// batch share when each is committed before the next is created; create them in the order of their rank, since what
-  /// is published stays so when its writer gives way. Copies that the cache itself enqueues, on write in `append` and
-  /// in `compact`, read committed K/V, too: enqueue the kernels before the call, on its stream or ahead of an event
-  /// that its stream waits for. Constant time where no block fills; otherwise linear in the tokens that it publishes.
-  /// Errors: `invalid_argument` beyond the length, or before what was committed; `out_of_memory` for keys.
+  /// batch share when each is committed before the next is created; begin their step before that, so that `withdraw`
+  /// knows what to hide when a writer gives way ahead of the launch. Copies that the cache itself enqueues, on write in
+  /// `append` and in `compact`, read committed K/V, too: enqueue the kernels before the call, on its stream or ahead of
+  /// an event that its stream waits for. Constant time where no block fills; otherwise linear in the tokens that it
+  /// publishes. Errors: `invalid_argument` beyond the length, or before what was committed; `out_of_memory` for keys.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::commit_inside(state_, id, num_tokens) ? result<void>{} : publish(id, num_tokens, on);
@@ -279,6 +281,15 @@ class basic_kv_cache {
   [[nodiscard]] result<void> release(sequence_id id, const release_hint& hint = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::release(state_, id, hint);
+  }
+
+  /// Before the release of a sequence whose launch will not happen: hides the blocks that it has published for the
+  /// newest step, if that is open, by `commit` or by entries of a batch that only commit; returns how many. No look-up
+  /// that begins afterwards finds them. From then on the sequence publishes nothing. Linear in those blocks. Errors:
+  /// `in_use` while another sequence or a pin holds one, or a block of a fork in that step, and so needs the launch.
+  [[nodiscard]] result<std::int64_t> withdraw(sequence_id id) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    return detail::withdraw(state_, id);
   }
 
   /// Keeps the longest published prefix of these tokens from eviction until `unpin`. Linear in the tokens. Errors:
@@ -356,8 +367,9 @@ class basic_kv_cache {
   }
 
   /// Number of additional blocks for an allocation if these sequences were released, beside those that a sequence
-  /// created from `prompt` would share: the gain of preempting them. Ignores sequences that are gone or busy. O(n log
-  /// n) in their blocks. Errors: `out_of_memory`.
+  /// created from `prompt` would share: the gain of preempting them. Ignores sequences that are gone or busy, and those
+  /// which `withdraw` refuses or whose unlaunched blocks `prompt` would share. O(n log n) in their blocks. Errors:
+  /// `out_of_memory`.
   [[nodiscard]] result<release_gain> gain_of_releasing(std::span<const sequence_id> ids,
                                                        const token_run& prompt = {},
                                                        salt salt = salt::none) const noexcept {
@@ -377,6 +389,7 @@ class basic_kv_cache {
 
   /// Opens a step that uses these sequences. Blocks that they release before it retires are allocated again only when
   /// it and all steps before it have retired. Blocks that no open step uses are available as soon as they are released.
+  /// Commits before the call count as of launches that are enqueued.
   /// Call it before the step's appends, so that a block that a copy on write replaces waits for the copy, too. Linear
   /// in the sequences. Errors: `limit_reached` with 64 steps in flight, `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<step_id> begin_step(std::span<const sequence_id> ids) noexcept {
@@ -708,6 +721,7 @@ class basic_kv_cache {
   [[gnu::noinline]] result<void> publish(sequence_id id, std::int64_t num_tokens,
                                          [[maybe_unused]] copying_stream on) noexcept {
     return detail::visit_sequence(state_, id, [&](auto& s) {
+      detail::note_unlaunched(state_, s);
       if constexpr (layers_differ) {
         return detail::commit(state_, s, num_tokens, copier(on));
       } else {

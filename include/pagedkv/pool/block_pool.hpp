@@ -335,6 +335,7 @@ class block_pool {
 
   [[nodiscard]] bool step_in_flight() const noexcept { return retirement_.steps().in_flight(); }
   [[nodiscard]] std::int64_t num_open_steps() const noexcept { return retirement_.steps().num_open(); }
+  [[nodiscard]] step_id newest_open_step() const noexcept { return retirement_.steps().newest_open(); }
   /// The tag that blocks of a sequence wait for when it releases them while these steps use it; 0 for none.
   [[nodiscard]] std::uint32_t fence_of(const step_set& used) const noexcept { return retirement_.steps().tag(used); }
   /// The tag that blocks wait for while this step reads them; 0 unless it is open.

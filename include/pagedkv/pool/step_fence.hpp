@@ -64,6 +64,11 @@ class step_fence {
   }
 
   [[nodiscard]] bool in_flight() const noexcept { return begun() > retired(); }
+  /// The step that began last, if it is open; otherwise none.
+  [[nodiscard]] step_id newest_open() const noexcept {
+    const auto last = begun();
+    return last > retired() && !retired_early(last) ? static_cast<step_id>(last) : step_id{};
+  }
   [[nodiscard]] std::int64_t num_open() const noexcept {
     auto num = std::int64_t{0};
     const auto last = begun();

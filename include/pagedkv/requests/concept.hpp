@@ -35,6 +35,9 @@ namespace pagedkv {
 /// |                                                | `n` blocks more, beside those that `tokens` would share; none    |
 /// |                                                | when all are not enough                                          |
 ///
+/// A cache may have `c.withdraw(id)`, too: it hides what a sequence that is about to end has published for a launch that
+/// will not happen. `in_use`, and the sequence goes on, where another one needs that launch.
+///
 /// Creation and appending answer `capacity_exhausted` when blocks are missing now: `error::value` blocks are needed,
 /// `error::limit` are there, and `error::step`, if any, brings the rest.
 template <class C>
@@ -53,5 +56,11 @@ concept cache_for_requests =
       { cache.release(id, hint) } noexcept -> std::same_as<result<void>>;
       { cache.fewest_to_release(ids, num_blocks, tokens, salt) } noexcept -> std::same_as<result<std::vector<std::size_t>>>;
     };
+
+/// A cache that lets look-ups find blocks ahead of the launch that writes them, such as `kv_cache`.
+template <class C>
+concept cache_that_withdraws = requires(C cache, sequence_id id) {
+  { cache.withdraw(id) } noexcept -> std::same_as<result<std::int64_t>>;
+};
 
 }  // namespace pagedkv

@@ -7,6 +7,7 @@
 #include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/preemption/concept.hpp>
+#include <pagedkv/requests/concept.hpp>
 #include <pagedkv/requests/records.hpp>
 #include <pagedkv/requests/request.hpp>
 #include <pagedkv/requests/sequence_releases.hpp>
@@ -54,8 +55,20 @@ class request_preemption {
                      Preemption policy)
       : cache_(cache), records_(records), releases_(releases), policy_(std::move(policy)) {}
 
-  /// Errors: `preempted`, `already_ended`, `unknown_request`.
+  /// Errors: `preempted`, `already_ended`, `unknown_request`; `in_use` while others need what the request has published
+  /// ahead of a launch; `sequence_busy` while another thread may publish.
   [[nodiscard]] result<void> preempt(request_id id, stream on) noexcept {
+    if constexpr (cache_that_withdraws<Cache>) {
+      const auto held = records_.sequence_of(id);
+      if (!held) {
+        return held.error();
+      }
+      const auto withdrawn =
+          detail::retry_while_busy<typename Cache::locking_type>([&] { return cache_.withdraw(*held); });
+      if (!withdrawn && withdrawn.error().code != error_code::unknown_sequence) {
+        return withdrawn.error();
+      }
+    }
     const auto taken = records_.preempt(id, Preemption::keeps_kv);
     if (!taken) {
       return taken.error();
@@ -100,7 +113,7 @@ class request_preemption {
       }
       preempted.reserve(preempted.size() + chosen->size());
       for (const auto i : *chosen) {
-        if (preempt(candidates[i].id, on)) {  // fails only where another thread has ended it meanwhile
+        if (preempt(candidates[i].id, on)) {  // fails only where another thread has ended or shared it meanwhile
           preempted.push_back(candidates[i].id);
         }
       }

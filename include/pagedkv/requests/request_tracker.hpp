@@ -39,6 +39,10 @@ namespace pagedkv {
 /// operation is refused, and `error::step` is the step whose retirement provides the room; a repetition before that
 /// preempts no other request. Each operation returns the requests that it preempted.
 ///
+/// A request that has published blocks ahead of the newest step's launch takes them out of the prefix cache when it is
+/// preempted in that step. If another sequence, a pin or the request that asks for room needs one of them, it is not
+/// preempted before the next step.
+///
 /// Thread safety: that of the cache. Progress: a mutex guards the records, under every locking policy but those for one
 /// thread. The tracker holds it while it finds and changes a record and, in a `submit`, `resume` or `append` that
 /// preempts, while it reads all records; never while it calls the cache or the preemption policy. So a thread that is
@@ -229,8 +233,9 @@ class request_tracker {
     return end(id, request_state::failed, {}, reason);
   }
 
-  /// Takes a running request's blocks; `resume` starts it again. Linear in its blocks; a policy that keeps K/V copies
-  /// it in addition. Errors: `preempted`, `already_ended`, `unknown_request`.
+  /// Takes a running request's blocks; `resume` starts it again. Hides what it has published ahead of the newest step's
+  /// launch, see the cache's `withdraw`. Linear in its blocks; a policy that keeps K/V copies it in addition. Errors:
+  /// `preempted`, `already_ended`, `unknown_request`; `in_use` and `sequence_busy` of `withdraw`.
   [[nodiscard]] result<void> preempt(request_id id, stream on = {}) noexcept {
     releases_.release_deferred();
     return preemption_.preempt(id, on);

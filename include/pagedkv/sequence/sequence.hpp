@@ -110,6 +110,9 @@ struct sequence_record {
 
   std::vector<prefix_key> keys;  // of the tokens, and of the rest of the prompt
   step_set steps;                // that use it
+  step_id unlaunched_step{};     // the newest one when others could share more of it last, if that step was open: by a
+                                 // commit alone, or a fork
+  std::size_t first_unlaunched = 0;  // of the blocks, or nodes, that its launch may have to write
   bool reuses_slots = false;     // the rest of the last blocks held tokens before, which an open step may read
 
   /// Where it is, and its numbers under their names.
@@ -136,6 +139,7 @@ struct sequence_record {
     num_cached_tokens = from.num_cached_tokens;
     num_reserved = 0;
     steps = {};
+    unlaunched_step = {};
     // An open step of the other sequence may write its slots ahead in a shared block; its release fences the block.
     reuses_slots = from.reuses_slots || from.num_reserved > from.num_tokens;
     options = from.options;

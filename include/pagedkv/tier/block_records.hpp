@@ -293,9 +293,11 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
   /// Until the end of an invalidation, evictions are of contents that must not be served again, nor those behind them.
   /// Linear in the records, if there were any.
   void begin_invalidation() noexcept { invalidating_ = true; }
-  void end_invalidation() noexcept {
+  void end_invalidation(bool any = true) noexcept {
     invalidating_ = false;
-    index_.end_invalidation();
+    if (any) {
+      index_.end_invalidation();
+    }
   }
   void invalidate_prefix(const token_run& run, salt tag) noexcept {
     index_.forget_orphans(tag);

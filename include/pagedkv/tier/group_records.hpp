@@ -335,10 +335,12 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
   // Invalidations, around those of the device's cache. Linear in the nodes.
 
   void begin_invalidation() noexcept { is_invalidating_ = true; }
-  void end_invalidation() noexcept {
+  void end_invalidation(bool any = true) noexcept {
     is_invalidating_ = false;
-    index_.note_withdrawals();
-    index_.end_invalidation();
+    if (any) {
+      index_.note_withdrawals();
+      index_.end_invalidation();
+    }
   }
   void invalidate_prefix(const token_run& run, salt tag) noexcept {
     index_.forget_orphans(tag);

@@ -353,6 +353,15 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     return done;
   }
 
+  /// Does what `kv_cache::withdraw` does, in all tiers. Linear in those blocks; in all records, if there are any.
+  [[nodiscard]] result<std::int64_t> withdraw(sequence_id id) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    store_.begin_invalidation();
+    const auto num_blocks = device::withdraw(id);
+    store_.end_invalidation(num_blocks && *num_blocks != 0);
+    return num_blocks;
+  }
+
   /// Does what `kv_cache::truncate` does. A load of more than these tokens ends: they are to be computed.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};

@@ -45,6 +45,9 @@ template <layered State, class Fill, class Added>
 [[nodiscard]] result<void> append_entry(State& state, group_sequence& s, const batch_entry& entry, block_copier copy,
                                         Fill&& fill, Added&& added) noexcept {
   if (entry.num_computed_tokens != batch_entry::no_commit) {
+    if (num_slots_of(entry) == 0) {
+      note_unlaunched(state, s);
+    }
     if (auto committed = commit(state, s, entry.num_computed_tokens, copy); !committed) {
       return committed;
     }

@@ -81,12 +81,14 @@ template <layered State>
   return is_complete;
 }
 
-/// Attaches blocks at all of its nodes: equal blocks that were found instead of them may have been evicted since.
+/// Attaches blocks at all of its nodes, or so many: equal blocks that were found instead of them may have been evicted
+/// since.
 template <layered State>
-void attach_blocks_again(State& state, group_sequence& s) noexcept {
+void attach_blocks_again(State& state, group_sequence& s,
+                         std::size_t num_nodes = std::numeric_limits<std::size_t>::max()) noexcept {
   if (s.options.publish) {
     auto last = s.tail.node;
-    while (last != no_node && state.nodes.is_withdrawn(last)) {
+    while (last != no_node && (state.nodes.is_withdrawn(last) || state.nodes.depth(last) >= num_nodes)) {
       last = state.nodes.parent(last);
     }
     for (auto node = last; node != no_node; node = state.nodes.parent(node)) {

@@ -81,6 +81,7 @@ template <layered State>
   state.hold(to.tail);
   to.branch = 0;
   to.has_copies = from.has_copies;
+  note_unlaunched(state, from);
   from.forget_room();
   return {};
 }

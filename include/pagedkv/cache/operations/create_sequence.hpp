@@ -145,6 +145,7 @@ template <class State>
   s.window_start = root;
   s.tail = state.link_before(s, num_hits);
   s.steps = {};
+  s.unlaunched_step = {};
   s.reuses_slots = false;
   s.created = s.last_access = state.time();
   find_room(state, s);

@@ -3,6 +3,7 @@
 #include <pagedkv/cache/block_copier.hpp>
 #include <pagedkv/cache/index_model.hpp>
 #include <pagedkv/cache/operations/parts/run_facts.hpp>
+#include <pagedkv/cache/operations/parts/unlaunched.hpp>
 #include <pagedkv/cache/record_access.hpp>
 
 #include <algorithm>
@@ -40,6 +41,7 @@ template <class State>
   to.window_start = from.window_start;
   to.num_hashed_blocks = from.num_hashed_blocks;
   to.num_branch_blocks = num_blocks;
+  note_unlaunched(state, from);
   from.forget_room();
   return {};
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/operations/parts/unlaunched.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/detail/with_memory.hpp>
@@ -24,15 +25,20 @@ struct block_reference {
   }
 };
 
-/// Adds the references of a sequence; nothing when it is gone or busy. Takes memory only outside of the sequence, so
-/// that other threads find it busy for no longer than a copy takes.
+/// Adds the references of a sequence; nothing when it is gone or busy, or when others need its launch: another sequence,
+/// or the beneficiary, which would share these sorted blocks. Takes memory only outside of the sequence, so that other
+/// threads find it busy for no longer than a copy takes.
 template <class State>
-void add_references(const State& state, sequence_id id, std::size_t order, std::vector<block_reference>& references) {
+void add_references(const State& state, sequence_id id, std::size_t order, std::span<const block_id> shared,
+                    std::vector<block_reference>& references) {
   auto num_missing = std::size_t{0};
   do {
     references.reserve(std::max(references.size() + num_missing, num_missing == 0 ? 0 : 2 * references.capacity()));
     num_missing = 0;
     const auto copy = [&](const auto& s) -> result<void> {
+      if (num_unlaunched_shared(state, s, shared) != 0) {
+        return {};
+      }
       auto num_held = std::size_t{0};
       s.for_each_run([&](std::span<const block_id> held) { num_held += held.size(); });
       if (num_held > references.capacity() - references.size()) {
@@ -86,10 +92,10 @@ template <class State>
                                             std::vector<block_id> shared) {
   auto released = released_blocks{};
   auto& references = released.references;
-  for (const auto i : first_of_equal(ids)) {
-    add_references(state, ids[i], i, references);
-  }
   std::sort(shared.begin(), shared.end());
+  for (const auto i : first_of_equal(ids)) {
+    add_references(state, ids[i], i, shared, references);
+  }
   released.gained.reserve(references.size());
   const auto add_if_gained = [&](const gained_block& run) {
     const auto block = references[run.first].block;

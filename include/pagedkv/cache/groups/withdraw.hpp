@@ -1,0 +1,35 @@
+#pragma once
+
+#include <pagedkv/cache/groups/commit.hpp>
+#include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/cache/operations/parts/unlaunched.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace pagedkv::detail {
+
+/// Invalidates, from the first one on that has a block of the sequence, the nodes that it has published ahead of a
+/// launch, and so everything that continues them; returns how many blocks. Does at the nodes before these what a release
+/// does.
+template <layered State>
+[[nodiscard]] std::int64_t withdraw_unlaunched(State& state, group_sequence& s) noexcept {
+  auto first = no_node;
+  auto node = s.tail.node;
+  const auto end = is_unlaunched(state, s) ? s.first_unlaunched : s.num_nodes;
+  for (auto left = s.num_nodes; left > end; --left, node = state.nodes.parent(node)) {
+    state.for_each_place(left - 1, [&](std::size_t g, std::size_t place) {
+      const auto block = state.nodes.attached(node, g);
+      first = block != no_block && block == s.tables[g][place] ? node : first;
+    });
+  }
+  const auto count = first == no_node ? 0 : state.invalidate([&](auto&& is_whole, auto&& lost, auto&& retracted) {
+    state.nodes.withdraw(first, is_whole, lost, retracted);
+  });
+  if (s.has_copies) {
+    attach_blocks_again(state, s, end);
+  }
+  return count;
+}
+
+}  // namespace pagedkv::detail

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <pagedkv/cache/index_model.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/sequence/sequence.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace pagedkv::detail {
+
+/// Notes that look-ups or a fork are about to share more of a sequence: perhaps ahead of the launch of the newest step,
+/// if that is open.
+template <class State>
+void note_unlaunched(const State& state, sequence_record& s) noexcept {
+  if (const auto newest = state.pool.newest_open_step(); s.unlaunched_step != newest) {
+    s.unlaunched_step = newest;
+    s.first_unlaunched = s.hot.num_published;
+  }
+}
+
+/// Whether a launch may still have to write K/V of a sequence's nodes from `first_unlaunched` on.
+template <class State>
+[[nodiscard]] bool is_unlaunched(const State& state, const sequence_record& s) noexcept {
+  return s.unlaunched_step != step_id{} && s.unlaunched_step == state.pool.newest_open_step();
+}
+
+/// Calls `visit(block)` on the blocks that the sequence holds of these nodes and behind them.
+template <class State>
+void for_each_unlaunched(const State& state, const sequence& s, auto&& visit) noexcept {
+  if (is_unlaunched(state, s)) {
+    for (auto i = std::max(s.first_unlaunched, s.blocks.num_dropped()); i < s.blocks.size(); ++i) {
+      visit(s.blocks[i]);
+    }
+  }
+}
+template <layered State>
+void for_each_unlaunched(const State& state, const typename State::sequence_type& s, auto&& visit) noexcept {
+  if (is_unlaunched(state, s)) {
+    state.for_each_place(s.first_unlaunched, [&](std::size_t g, std::size_t first) {
+      s.tables[g].for_each_from(first, [&](block_id block, std::size_t, block_id) { visit(block); });
+    });
+  }
+}
+
+/// How many of them others hold, are about to hold, or want: sorted ids. These need the sequence's launch.
+template <class State>
+[[nodiscard]] std::int64_t num_unlaunched_shared(const State& state, const auto& s,
+                                                 std::span<const block_id> wanted = {}) noexcept {
+  auto num_shared = std::int64_t{0};
+  for_each_unlaunched(state, s, [&](block_id block) {
+    const auto seen = state.pool.state(block);
+    num_shared += seen.count() > 1 || seen.leases() != 0 || std::ranges::binary_search(wanted, block);
+  });
+  return num_shared;
+}
+
+}  // namespace pagedkv::detail

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <pagedkv/cache/operations/parts/unlaunched.hpp>
+#include <pagedkv/cache/operations/parts/withdraw.hpp>
+#include <pagedkv/cache/record_access.hpp>
+#include <pagedkv/core/error.hpp>
+
+#include <cstdint>
+
+namespace pagedkv::detail {
+
+/// Hides what a sequence has published ahead of a launch; returns how many blocks.
+template <class State>
+[[nodiscard]] std::int64_t withdraw_unlaunched(State& state, const sequence& s) noexcept {
+  auto count = std::int64_t{0};
+  for_each_unlaunched(state, s, [&](block_id block) {
+    count += state.pool.state(block).published() && withdraw(state, block) ? 1 : 0;
+  });
+  return count;
+}
+
+/// The same, unless others need the launch. The sequence publishes nothing any more.
+template <class State>
+[[nodiscard]] result<std::int64_t> withdraw(State& state, sequence_id id) noexcept {
+  return visit_sequence(state, id, [&](auto& s) -> result<std::int64_t> {
+    const auto guard = state.guard_nodes();
+    auto num_shared = num_unlaunched_shared(state, s);
+    auto num_hidden = std::int64_t{0};
+    if (num_shared == 0) {
+      num_hidden = withdraw_unlaunched(state, s);
+      num_shared = num_unlaunched_shared(state, s);  // another thread's hit may have been faster
+    }
+    if (num_shared != 0) {
+      return error{error_code::in_use, "number of blocks that others share ahead of their launch", num_shared, 0};
+    }
+    s.options.publish = false;
+    return num_hidden;
+  });
+}
+
+}  // namespace pagedkv::detail

@@ -1,0 +1,65 @@
+// A sequence takes back what it has published for a launch, while another thread may share it.
+
+#include "../support/pairs_of_tokens.hpp"
+#include "../support/scheduled_policies.hpp"
+
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/clock_sweep.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <catch2/generators/catch_generators_adapters.hpp>
+#include <catch2/generators/catch_generators_random.hpp>
+
+#include <array>
+#include <optional>
+
+namespace {
+
+using namespace pagedkv;
+using namespace pagedkv::testing;
+
+/// Either the writer keeps its blocks, or no other sequence has one.
+template <class Cache>
+void writer_gives_way(execution& e) {
+  auto cache = Cache{pairs_of_tokens(4)};
+  const auto step = cache.begin_step().value();
+  const auto writer = cache.create_sequence(std::array<token, 4>{1, 2, 3, 4}).value().id;
+  e.expect(cache.commit(writer, 4).has_value(), "cannot commit");
+  auto withdrawn = std::optional<result<std::int64_t>>{};
+  auto shared = std::optional<result<admission>>{};
+  e.spawn([&] { withdrawn = cache.withdraw(writer); });
+  e.spawn([&] { shared = cache.create_sequence(std::array<token, 5>{1, 2, 3, 4, 5}); });
+  e.run();
+  if (e.failure().empty()) {
+    const bool gives_way = withdrawn->has_value();
+    e.expect(gives_way || withdrawn->error().code == error_code::in_use, "another error");
+    e.expect(!gives_way || !shared->has_value() || (*shared)->num_cached_tokens == 0,
+             "a sequence shares what nobody writes");
+    e.expect(gives_way || shared->has_value(), "in use, and nobody uses it");
+    e.expect(cache.release(writer).has_value(), "cannot release");
+    e.expect(!gives_way || cache.find_prefix(std::array<token, 5>{1, 2, 3, 4, 5}) == 0,
+             "a look-up finds what nobody writes");
+    e.expect(cache.retire_step(step).has_value(), "cannot retire");
+    for (const auto& sentence : cache.check_invariants()) {
+      e.fail(sentence);
+    }
+  }
+}
+
+TEST_CASE("no schedule of two threads shares what a writer takes back", "[withdraw][scheduler][random]") {
+  const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
+  using scheduled_lock_free_cache = kv_cache<float32, stepwise_lock_free<>, basic_clock_sweep<1, scheduled>>;
+  using scheduled_sharded_cache = kv_cache<float32, scheduled_sharded_mutex>;
+  for (const auto body : {writer_gives_way<scheduled_lock_free_cache>, writer_gives_way<scheduled_sharded_cache>}) {
+    const auto found = explorer{{.preemptions = 2}}.exhaustive(body);
+    CAPTURE(found.failure, found.schedule, found.schedules);
+    CHECK(found.failure.empty());
+    CHECK(found.complete);
+    const auto random = explorer{{.preemptions = 6, .surprises = 2}}.random(body, seed, 5'000);
+    CAPTURE(seed, random.failure, random.schedule);
+    CHECK(random.failure.empty());
+  }
+}
+
+}  // namespace
