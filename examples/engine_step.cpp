@@ -101,7 +101,6 @@ struct request {
   std::int64_t length = 0;                    // of the sequence; the last tokens may still be missing in it
   std::int64_t num_computed = 0;              // tokens whose K/V is written, or will be by the steps in flight
   std::vector<pagedkv::slot> new_slots = {};  // of tokens appended for the next step
-  bool submitted = false;
   bool running = false;
   bool in_flight = false;
   bool lacks_block = false;  // for its last token
@@ -143,11 +142,14 @@ class serving {
  public:
   explicit serving(cache_type& cache) : cache_(cache), requests_(cache) {}
 
-  void submit(request made) { waiting_.push_back(&all_.emplace_back(std::move(made))); }
+  void submit(request made) {
+    made.id = requests_.enqueue(made.options).value();
+    all_.push_back(std::move(made));
+  }
 
   /// Prepares one step while the other one runs.
   void run() {
-    for (auto i = std::size_t{0}; !waiting_.empty() || steps_[0].in_flight || steps_[1].in_flight; ++i) {
+    for (auto i = std::size_t{0}; some_wait() || steps_[0].in_flight || steps_[1].in_flight; ++i) {
       auto& next = steps_[i % 2];
       collect(next);
       admit(next);
@@ -160,6 +162,11 @@ class serving {
   [[nodiscard]] std::int64_t num_preemptions() { return requests_.statistics().preemptions; }
 
  private:
+  [[nodiscard]] bool some_wait() const {
+    const auto now = requests_.statistics();
+    return now.waiting + now.preempted != 0;
+  }
+
   /// Waits for a step, retires it, and takes its tokens.
   void collect(step& done) {
     if (!done.in_flight) {
@@ -179,9 +186,7 @@ class serving {
         requests_.finish(r.id).value();
       } else if (r.running) {
         done.rows.push_back(&r);
-      } else {
-        waiting_.push_back(&r);  // preempted since the launch; its last token is right all the same
-      }
+      }  // or it was preempted since the launch; its last token is right all the same
     }
   }
 
@@ -204,20 +209,20 @@ class serving {
     if (std::ranges::any_of(all_, [](const request& r) { return r.running && r.lacks_block; })) {
       return;
     }
-    while (!waiting_.empty() && next.rows.size() < max_requests) {
-      auto& r = *waiting_.front();
-      const auto admitted = r.submitted ? requests_.resume(r.id, r.tokens, stream_.get())
-                                        : requests_.submit(r.tokens, r.options, stream_.get());
+    for (const auto id : requests_.resumable().value()) {
+      auto& r = *std::ranges::find(all_, id, &request::id);
+      if (next.rows.size() == max_requests || r.in_flight) {
+        return;  // its last token is still to come
+      }
+      const auto admitted = requests_.resume(id, r.tokens, stream_.get());
       put_back(admitted.preempted());
       if (!admitted) {
         return;  // another step's retirement makes room
       }
-      waiting_.pop_front();
-      r.id = admitted->id;
       r.sequence = admitted->sequence;
       r.length = cache_.describe(r.sequence).value().num_tokens;
       r.num_computed = admitted->num_cached_tokens;
-      r.submitted = r.running = true;
+      r.running = true;
       num_cached_ += admitted->num_cached_tokens;
       next.rows.push_back(&r);
     }
@@ -228,9 +233,6 @@ class serving {
       auto& r = *std::ranges::find(all_, id, &request::id);
       r.running = r.lacks_block = false;
       r.new_slots.clear();
-      if (!r.in_flight) {
-        waiting_.push_back(&r);
-      }
     }
   }
 
@@ -323,7 +325,6 @@ class serving {
   hip::stream stream_;
   std::array<step, 2> steps_;
   std::deque<request> all_;
-  std::deque<request*> waiting_;
   std::int64_t num_cached_ = 0;
 };
 

@@ -1214,6 +1214,16 @@ static void test_requests(void) {
   WRONG(pagedkv_tracker_cancel(NULL, fork));
   OK(pagedkv_tracker_cancel(tracker, fork));
   CHECK(pagedkv_tracker_cancel(tracker, fork) == PAGEDKV_ALREADY_ENDED);
+  WRONG(pagedkv_tracker_enqueue(NULL, &options, 1, &fork));
+  WRONG(pagedkv_tracker_enqueue(tracker, &options, 1, NULL));
+  OK(pagedkv_tracker_enqueue(tracker, &options, 1, &fork));
+  OK(pagedkv_tracker_resumable(tracker, waiting, 2, &count));
+  CHECK(count == 2 && waiting[preempts ? 0 : 1] == fork && waiting[preempts ? 1 : 0] == first.request);
+  OK(pagedkv_tracker_get_statistics(tracker, &statistics));
+  CHECK(statistics.waiting == 1 && statistics.submitted == 3);
+  OK(pagedkv_tracker_describe(tracker, fork, &info, NULL));
+  CHECK(info.state == PAGEDKV_REQUEST_WAITING);
+  OK(pagedkv_tracker_cancel(tracker, fork));
 
   CHECK(pagedkv_tracker_resume(tracker, second.request, &small, stream, &second) == PAGEDKV_NOT_PREEMPTED);
   hint.session_ended = 1;
@@ -1237,8 +1247,8 @@ static void test_requests(void) {
   WRONG(pagedkv_tracker_get_statistics(NULL, &statistics));
   WRONG(pagedkv_tracker_get_statistics(tracker, NULL));
   OK(pagedkv_tracker_get_statistics(tracker, &statistics));
-  CHECK(statistics.submitted == 3 && statistics.finished == 1 && statistics.cancelled == 1 && statistics.failed == 1);
-  CHECK(statistics.preemptions == 1 && statistics.running == 0 && statistics.kept_records == 3);
+  CHECK(statistics.submitted == 3 && statistics.finished == 1 && statistics.cancelled == 2 && statistics.failed == 1);
+  CHECK(statistics.preemptions == 1 && statistics.running == 0 && statistics.kept_records == 4);
   OK(pagedkv_advance_time(cache, config.max_age + 1));
   WRONG(pagedkv_tracker_purge(NULL));
   OK(pagedkv_tracker_purge(tracker));

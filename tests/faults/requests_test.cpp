@@ -206,6 +206,7 @@ TEMPLATE_TEST_CASE("each operation of a request tracker survives each fault", "[
                                  static_cast<void>(w.tracker.statistics());
                                  return std::nullopt;
                                }}),
+      without_faults(operation{"enqueue", [](world& w) { return error_of(w.tracker.enqueue()); }}),
       operation{"resumable", [](world& w) { return error_of(w.tracker.resumable()); }},
       without_faults(operation{"purge",
                                [](world& w) -> std::optional<error> {

@@ -199,7 +199,7 @@ static_assert(sizeof(pagedkv_new_block) == sizeof(new_block) &&
 static_assert(PAGEDKV_EVENT_ENDED == static_cast<int>(event_kind::ended));
 static_assert(PAGEDKV_STATE == static_cast<int>(group_kind::state));
 static_assert(PAGEDKV_WRITE_HITS == static_cast<int>(write_policy::through_hits));
-static_assert(PAGEDKV_REQUEST_FAILED == static_cast<int>(request_state::failed));
+static_assert(PAGEDKV_REQUEST_WAITING == static_cast<int>(request_state::waiting));
 
 /// Structures with a padding at their end could not grow: what an older program has there is not the new field.
 template <class... Structures>
@@ -1838,6 +1838,16 @@ int pagedkv_tracker_submit(pagedkv_tracker* tracker, const pagedkv_run* prompt, 
                       });
 }
 
+int pagedkv_tracker_enqueue(pagedkv_tracker* tracker, const pagedkv_sequence_options* options, int32_t may_preempt,
+                            pagedkv_request* request) {
+  return with_tracker(tracker, {optional_input("options", options), pointer("request", request)},
+                      [&](tracker_type& t) {
+                        return with_options(options, [&](const sequence_options& valid) {
+                          return finish(t.enqueue({valid, may_preempt != 0}), request);
+                        });
+                      });
+}
+
 int pagedkv_tracker_resume(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_run* tokens,
                            pagedkv_stream* stream, pagedkv_submission* submission) {
   last_preempted.clear();  // also where the call does not get as far as the tracker
@@ -1927,7 +1937,7 @@ int pagedkv_tracker_resumable(pagedkv_tracker* tracker, pagedkv_request* request
           return fail(waiting.error());
         }
         if (waiting->size() > room) {
-          return fail({error_code::invalid_argument, "room for preempted requests", static_cast<std::int64_t>(room),
+          return fail({error_code::invalid_argument, "room for waiting and preempted requests", static_cast<std::int64_t>(room),
                        std::ssize(*waiting)});
         }
         std::ranges::transform(*waiting, requests, [](request_id id) { return static_cast<pagedkv_request>(id); });
@@ -1962,7 +1972,7 @@ int pagedkv_tracker_get_statistics(pagedkv_tracker* tracker, pagedkv_tracker_sta
   return with_tracker(tracker, {output("statistics", statistics)}, [&](tracker_type& t) {
     const auto of = t.statistics();
     return fill(statistics, {0, of.submitted, of.refused, of.running, of.preempted, of.finished, of.cancelled,
-                             of.failed, of.preemptions, of.kept_records});
+                             of.failed, of.preemptions, of.kept_records, of.waiting});
   });
 }
 

@@ -783,13 +783,15 @@ typedef struct pagedkv_tracker_config {
   int64_t max_age;   /* nanoseconds of the cache's time since the end */
 } pagedkv_tracker_config;
 
-/* States of a request: it holds a sequence while it runs, none until it is resumed, and none after the other three. */
+/* States of a request: it holds a sequence while it runs, none until it is resumed for the first time or again, and none
+ * once it is finished, cancelled or failed. */
 enum {
   PAGEDKV_REQUEST_RUNNING = 0,
   PAGEDKV_REQUEST_PREEMPTED = 1,
   PAGEDKV_REQUEST_FINISHED = 2,
   PAGEDKV_REQUEST_CANCELLED = 3,
-  PAGEDKV_REQUEST_FAILED = 4
+  PAGEDKV_REQUEST_FAILED = 4,
+  PAGEDKV_REQUEST_WAITING = 5
 };
 
 /* A request that runs. The fields behind the first are those of pagedkv_admission. */
@@ -819,7 +821,7 @@ typedef struct pagedkv_request_info {
   int64_t failure_limit;
 } pagedkv_request_info;
 
-/* Requests, forks included: running, preempted and the records kept of ended ones are those of now, the others count
+/* Requests, forks included: waiting, running, preempted and the records kept of ended ones are those of now, the others count
  * from the tracker's creation on. */
 typedef struct pagedkv_tracker_statistics {
   size_t struct_size;
@@ -832,6 +834,7 @@ typedef struct pagedkv_tracker_statistics {
   int64_t failed;
   int64_t preemptions;
   int64_t kept_records;
+  int64_t waiting;
 } pagedkv_tracker_statistics;
 
 /* The library's defaults. pagedkv_tracker_create takes NULL for these. */
@@ -844,6 +847,9 @@ void pagedkv_tracker_destroy(pagedkv_tracker* tracker);
 /* Starts a request. With may_preempt, running requests that rank below it lose their blocks if the pool is full. */
 int pagedkv_tracker_submit(pagedkv_tracker* tracker, const pagedkv_run* prompt, const pagedkv_sequence_options* options,
                            int32_t may_preempt, pagedkv_stream* stream, pagedkv_submission* submission);
+/* Takes a request that waits for blocks, which pagedkv_tracker_resume starts with its prompt. */
+int pagedkv_tracker_enqueue(pagedkv_tracker* tracker, const pagedkv_sequence_options* options, int32_t may_preempt,
+                            pagedkv_request* request);
 int pagedkv_tracker_resume(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_run* tokens,
                            pagedkv_stream* stream, pagedkv_submission* submission);
 int pagedkv_tracker_append(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_run* run,
@@ -865,7 +871,7 @@ int pagedkv_tracker_cancel(pagedkv_tracker* tracker, pagedkv_request request);
 /* reason: a code and two numbers, which pagedkv_tracker_describe tells. Its subject is not kept. */
 int pagedkv_tracker_fail(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_error* reason);
 int pagedkv_tracker_preempt(pagedkv_tracker* tracker, pagedkv_request request, pagedkv_stream* stream);
-/* Preempted requests in the order in which to resume them. Errors: PAGEDKV_INVALID_ARGUMENT when there is not room for
+/* Waiting and preempted requests in the order in which to resume them. Errors: PAGEDKV_INVALID_ARGUMENT when there is not room for
  * all; the error's limit is their number. */
 int pagedkv_tracker_resumable(pagedkv_tracker* tracker, pagedkv_request* requests, size_t room, size_t* num_requests);
 /* options: NULL if not wanted. */

@@ -19,6 +19,7 @@ namespace detail {
   return std::array{
       rows::row<&all::submitted>({counter, "submitted", "requests", "Requests that were admitted, forks included."}),
       rows::row<&all::refused>({counter, "refused", "requests", "Requests that were not admitted, forks included."}),
+      rows::row<&all::waiting>(open, {"state", "waiting"}),
       rows::row<&all::running>(open, {"state", "running"}),
       rows::row<&all::preempted>(open, {"state", "preempted"}),
       rows::row<&all::finished>(ended, {"outcome", "finished"}),

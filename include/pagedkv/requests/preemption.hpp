@@ -95,7 +95,7 @@ class request_preemption {
                                        const token_run& prompt, salt salt, stream on,
                                        std::vector<request_id>& preempted) noexcept {
     const auto preempt_fewest = [&]() -> result<bool> {
-      auto candidates = records_.all_in(request_state::running);
+      auto candidates = records_.all_in({request_state::running});
       std::erase_if(candidates, [&](const auto& other) { return !policy_.ranks_below(other, beneficiary); });
       std::sort(candidates.begin(), candidates.end(),
                 [&](const auto& a, const auto& b) { return policy_.ranks_below(a, b); });
@@ -132,10 +132,10 @@ class request_preemption {
     }
   }
 
-  /// The preempted requests, those that rank highest first; where none ranks above another, in the order of arrival.
+  /// The preempted and waiting requests, those that rank highest first; where none ranks above another, in the order of arrival.
   [[nodiscard]] result<std::vector<request_id>> resumable() const noexcept {
     const auto rank = [&]() -> result<std::vector<request_id>> {
-      auto waiting = records_.all_in(request_state::preempted);
+      auto waiting = records_.all_in({request_state::preempted, request_state::waiting});
       std::ranges::sort(waiting, {}, &preemption_candidate::arrival);
       std::ranges::stable_sort(waiting, [&](const auto& a, const auto& b) { return ranks_above(a, b); });
       auto ids = std::vector<request_id>(waiting.size());

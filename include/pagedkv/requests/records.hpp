@@ -9,9 +9,9 @@
 #include <pagedkv/requests/ring.hpp>
 #include <pagedkv/requests/tracker_config.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -31,13 +31,13 @@ class request_records {
         ended_(static_cast<std::size_t>(valid.max_ended)) {}
 
   /// A record for a request that is about to start, with its arrival. `open` or `abandon` comes next. Errors:
-  /// `limit_reached` with `max_open` requests that run, are preempted or about to start.
+  /// `limit_reached` with `max_open` requests that run, wait, are preempted or about to start.
   [[nodiscard]] result<cell*> reserve() noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto num_open = statistics_.running + statistics_.preempted + num_reserved_;
+    const auto num_open = statistics_.waiting + statistics_.running + statistics_.preempted + num_reserved_;
     if (num_open >= config_.max_open) {
       ++statistics_.refused;
-      return error{error_code::limit_reached, "number of running and preempted requests", num_open + 1,
+      return error{error_code::limit_reached, "number of requests that have not ended", num_open + 1,
                    config_.max_open};
     }
     auto reserved = records_.reserve("number of requests");
@@ -55,12 +55,12 @@ class request_records {
     ++statistics_.refused;
     records_.abandon(reserved);
   }
-  /// The caller has filled the record in, by `start_request` and with its sequence.
+  /// The caller has filled the record in, by `start_request` and with its sequence, or as one that waits.
   [[nodiscard]] request_id open(cell& reserved) noexcept {
     const auto guard = exclusive_guard{mutex_};
     --num_reserved_;
-    ++statistics_.submitted;
-    ++statistics_.running;
+    statistics_.submitted += reserved.record().state == request_state::running;
+    ++tally(reserved.record().state);
     records_.open(reserved);
     return static_cast<request_id>(records_.id_of(reserved));
   }
@@ -119,27 +119,24 @@ class request_records {
   /// A copy of the record of a request that can be resumed. Errors: see `error_of`; `sequence_busy` while another
   /// thread saves its K/V.
   [[nodiscard]] result<request_info> describe_resumable(request_id id) noexcept {
-    auto waiting = describe_in(id, request_state::preempted);
-    if (waiting && is_saving(*waiting)) {
-      return saving(id);
+    auto info = request_info{};
+    if (auto there = change_resumable(id, [&](const request_info& request) { info = request; }); !there) {
+      return there.error();
     }
-    return waiting;
+    return info;
   }
 
-  /// Preempted to running. Errors: those of `describe_resumable`.
-  [[nodiscard]] result<void> resume(request_id id, sequence_id sequence) noexcept {
-    auto busy = false;
-    const auto resumed = change(id, request_state::preempted, [&](request_info& request) {
-      busy = is_saving(request);
-      if (!busy) {
-        move(request, request_state::running);
-        request.sequence = sequence;
-      }
+  /// Preempted or waiting to running, with a prompt of this length. Errors: those of `describe_resumable`.
+  [[nodiscard]] result<void> resume(request_id id, sequence_id sequence, std::int64_t num_prompt_tokens) noexcept {
+    return change_resumable(id, [&](request_info& request) {
+      statistics_.submitted += request.state == request_state::waiting;
+      move(request, request_state::running);
+      request.sequence = sequence;
+      request.options.sequence.num_prompt_tokens = num_prompt_tokens;
     });
-    return busy ? saving(id) : resumed;
   }
 
-  /// Changes running or preempted to an ended state. The caller releases the request's sequence, if there is one.
+  /// Ends a request that has not ended. The caller releases the request's sequence, if there is one.
   [[nodiscard]] result<std::optional<sequence_id>> end(request_id id, request_state how, timestamp now,
                                                        const std::optional<error>& failure) noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -150,7 +147,7 @@ class request_records {
     auto held = std::optional<sequence_id>{};
     if (request->state == request_state::running) {
       held = request->sequence;
-    } else if (request->state != request_state::preempted) {
+    } else if (!is_resumable(*request)) {
       return error_of(id, request->state);
     }
     move(*request, how);
@@ -173,12 +170,16 @@ class request_records {
     return taken;
   }
 
-  /// All running or all preempted requests. Linear in the records. May throw `std::bad_alloc`.
-  [[nodiscard]] std::vector<preemption_candidate> all_in(request_state state) const {
+  /// All requests in these states. Linear in the records. May throw `std::bad_alloc`.
+  [[nodiscard]] std::vector<preemption_candidate> all_in(std::initializer_list<request_state> states) const {
     auto found = std::vector<preemption_candidate>{};
     const auto guard = exclusive_guard{mutex_};
-    found.reserve(static_cast<std::size_t>(std::max(statistics_.running, statistics_.preempted)));
-    for_each_in(state, [&](request_id id, const request_info& request) { found.push_back(candidate_of(id, request)); });
+    found.reserve(static_cast<std::size_t>(statistics_.waiting + statistics_.running + statistics_.preempted));
+    for (const auto state : states) {
+      for_each_in(state, [&](request_id id, const request_info& request) {
+        found.push_back(candidate_of(id, request));
+      });
+    }
     return found;
   }
 
@@ -196,6 +197,9 @@ class request_records {
   [[nodiscard]] static error unknown(request_id id) noexcept {
     return {error_code::unknown_request, "request id", static_cast<std::int64_t>(id)};
   }
+  [[nodiscard]] static bool is_resumable(const request_info& request) noexcept {
+    return request.state == request_state::preempted || request.state == request_state::waiting;
+  }
   /// Whether a preempted request still has a sequence, whose K/V is being saved.
   [[nodiscard]] static bool is_saving(const request_info& preempted) noexcept {
     return preempted.sequence != sequence_id{};
@@ -208,6 +212,7 @@ class request_records {
     const auto value = static_cast<std::int64_t>(id);
     switch (state) {
       case request_state::running: return {error_code::not_preempted, "id of a running request", value};
+      case request_state::waiting:
       case request_state::preempted: return {error_code::preempted, "request id", value};
       default: return {error_code::already_ended, "request id", value};
     }
@@ -233,8 +238,27 @@ class request_records {
     return {};
   }
 
+  /// The same if it can be resumed.
+  template <class Apply>
+  [[nodiscard]] result<void> change_resumable(request_id id, Apply&& apply) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    auto* request = find(id);
+    if (request == nullptr) {
+      return unknown(id);
+    }
+    if (!is_resumable(*request)) {
+      return error_of(id, request->state);
+    }
+    if (is_saving(*request)) {
+      return saving(id);
+    }
+    apply(*request);
+    return {};
+  }
+
   [[nodiscard]] std::int64_t& tally(request_state state) noexcept {
     switch (state) {
+      case request_state::waiting: return statistics_.waiting;
       case request_state::running: return statistics_.running;
       case request_state::preempted: return statistics_.preempted;
       case request_state::finished: return statistics_.finished;

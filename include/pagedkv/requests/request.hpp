@@ -11,13 +11,14 @@
 
 namespace pagedkv {
 
-/// The states of a request; the last three are ends.
+/// The states of a request; three are ends.
 enum class request_state : std::uint8_t {
   running,    // holds a sequence
   preempted,  // holds none until it is resumed
-  finished,   // by `finish`
-  cancelled,  // by `cancel`
-  failed,     // by `fail`, which tells the reason
+  finished,   // an end, by `finish`
+  cancelled,  // an end, by `cancel`
+  failed,     // an end, by `fail`, which tells the reason
+  waiting,    // by `enqueue`: has held none yet
 };
 
 /// Options of `submit`. A request's priority is that of its sequence. `describe` tells the length of the prompt in
@@ -30,7 +31,7 @@ struct request_options {
 /// The record of a request, until it is purged.
 struct request_info {
   request_state state = request_state::running;  // now
-  sequence_id sequence{};  // while running; none while preempted
+  sequence_id sequence{};  // while running; none while preempted or waiting
   request_options options;
   std::uint64_t arrival = 0;  // position in the order of submission, kept across preemptions
   std::int64_t num_preemptions = 0;
@@ -92,6 +93,7 @@ struct request_fork {
 struct tracker_statistics {
   std::int64_t submitted = 0;  // forks included
   std::int64_t refused = 0;    // likewise
+  std::int64_t waiting = 0;    // now; counted as submitted when they start
   std::int64_t running = 0;    // now
   std::int64_t preempted = 0;  // now
   std::int64_t finished = 0;

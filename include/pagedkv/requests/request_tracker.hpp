@@ -108,15 +108,30 @@ class request_tracker {
     return {submission_of(id, *admitted), std::move(preempted)};
   }
 
-  /// Restarts a preempted request on all its tokens so far, which nothing compares with those that it had. Its prompt
-  /// ends where it ended at submission; the other tokens are its answer. Linear in the tokens, and as `submit` with
-  /// preemption. Errors: those of `submit`;
-  /// `not_preempted`, `already_ended`, `unknown_request`; `sequence_busy` while another thread saves its K/V.
+  /// Takes a request that waits for blocks: `resumable` ranks it among the preempted ones, and `resume` starts it with its
+  /// prompt. It arrives now. Constant time. Errors: `limit_reached` (`tracker_config::max_open`).
+  [[nodiscard]] result<request_id> enqueue(const request_options& options = {}) noexcept {
+    const auto cell = records_.reserve();
+    if (!cell) {
+      return cell.error();
+    }
+    auto& request = (*cell)->record();
+    start_request(request, options, cache_.time());
+    request.state = request_state::waiting;
+    return records_.open(**cell);
+  }
+
+  /// Starts a waiting request on its prompt, or a preempted one on all its tokens so far, which nothing compares with
+  /// those that it had. Its prompt ends where it ended at first; the other tokens are its answer. Linear in the tokens,
+  /// and as `submit` with preemption. Errors: those of the cache's `create_sequence`; `not_preempted`, `already_ended`,
+  /// `unknown_request`; `sequence_busy` while another thread saves its K/V.
   [[nodiscard]] tracker_result<submission> resume(request_id id, const token_run& tokens, stream on = {}) noexcept {
-    const auto waiting = records_.describe_resumable(id);
+    auto waiting = records_.describe_resumable(id);
     if (!waiting) {
       return waiting.error();
     }
+    auto& end_of_prompt = waiting->options.sequence.num_prompt_tokens;
+    end_of_prompt = std::min(end_of_prompt, static_cast<std::int64_t>(tokens.tokens.size()));
     auto preempted = std::vector<request_id>{};
     const auto admitted = admit({id, *waiting, tokens, on}, preempted);
     if (!admitted) {
@@ -125,8 +140,10 @@ class request_tracker {
     auto request = candidate_of(id, *waiting);
     request.sequence = admitted->id;
     auto made = submission_of(id, *admitted);
-    made.num_cached_tokens = preemption_.restore(request, admitted->num_cached_tokens, on);
-    if (const auto resumed = records_.resume(id, admitted->id); !resumed) {
+    if (waiting->state == request_state::preempted) {
+      made.num_cached_tokens = preemption_.restore(request, admitted->num_cached_tokens, on);
+    }
+    if (const auto resumed = records_.resume(id, admitted->id, end_of_prompt); !resumed) {
       releases_.release(admitted->id, {});
       return {resumed.error(), std::move(preempted)};
     }
@@ -223,7 +240,7 @@ class request_tracker {
     return request_fork{made, *forked};
   }
 
-  /// The end of a running or preempted request. The hint is passed on to the eviction policy. Linear in its blocks, and
+  /// The end of a running, waiting or preempted request. The hint is passed on to the eviction policy. Linear in its blocks, and
   /// in the records that this makes too old. Errors: `already_ended`, `unknown_request`.
   [[nodiscard]] result<void> finish(request_id id, const release_hint& hint = {}) noexcept {
     return end(id, request_state::finished, hint, {});
@@ -241,9 +258,9 @@ class request_tracker {
     return preemption_.preempt(id, on);
   }
 
-  /// The preempted requests, those that rank highest first. Resume them in this order, and ahead of requests that wait
-  /// for submission and rank below them: one that is resumed ahead of its rank is preempted again for those above it.
-  /// Linear in the records, and O(n log n) in the preempted requests. Errors: `out_of_memory`.
+  /// The waiting and preempted requests, those that rank highest first; of equals, the first to arrive. Resume them in
+  /// this order, up to the first refusal: one that is resumed ahead of its rank is preempted again for those above it.
+  /// Linear in the records, and O(n log n) in these requests. Errors: `out_of_memory`.
   [[nodiscard]] result<std::vector<request_id>> resumable() const noexcept { return preemption_.resumable(); }
 
   /// A copy of a request's record. Constant time. Errors: `unknown_request`.
