@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <future>
 #include <iterator>
@@ -28,8 +27,6 @@
 #include <vector>
 
 namespace llama {
-
-inline constexpr auto priority_of = [](const sample* each) { return each->options.priority; };
 
 template <class Cache>
 [[nodiscard]] pagedkv::cache_config config_of(const model_config& model, const engine_sizes& sizes) {
@@ -114,7 +111,7 @@ class engine_of final : public engine {
         name_(std::move(name)),
         owned_cache_(std::move(cache)),
         stream_(on),
-        requests_(cache_),
+        requests_(cache_, {.max_open = 1 << 20}),  // more than clients that wait
         passes_{pass{memory_type(cache_, with.config(), limits_of(sizes), on)},
                 pass{memory_type(cache_, with.config(), limits_of(sizes), on)}} {}
 
@@ -183,20 +180,28 @@ class engine_of final : public engine {
     if (const auto checked = check(prompt, options); !checked) {
       return checked.error();
     }
+    auto of_request = pagedkv::request_options{};
+    of_request.may_preempt = true;
+    of_request.sequence.salt = options.salt;
+    of_request.sequence.priority = options.priority;
+    of_request.sequence.first_chunk = 0;  // its length is known when the cached tokens are
+    const auto enqueued = requests_.enqueue(of_request);
+    if (!enqueued) {
+      return enqueued.error();
+    }
     auto& added = all_.emplace_back();
+    added.id = *enqueued;
     added.num_prompt_tokens = prompt.size();
     added.tokens = std::move(prompt);
     added.options = options;
     added.random = random_numbers(options.sampling.seed);
     added.on_token = std::move(on_token);
-    waiting_.insert(std::ranges::upper_bound(waiting_, priority_of(&added), std::greater{}, priority_of), &added);
     return static_cast<const sample*>(&added);
   }
 
   void cancel(const sample& which) override {
     auto& found = *std::ranges::find_if(all_, [&](const row& r) { return &r == &which; });
     if (found.is_open()) {
-      std::erase(waiting_, &found);
       end(found, generation_state::cancelled);
       found.tell({});
     }
@@ -232,7 +237,10 @@ class engine_of final : public engine {
     return all;
   }
 
-  [[nodiscard]] std::size_t num_waiting() const noexcept override { return waiting_.size(); }
+  [[nodiscard]] std::size_t num_waiting() const noexcept override {
+    const auto now = requests_.statistics();
+    return static_cast<std::size_t>(now.waiting + now.preempted);
+  }
   [[nodiscard]] const engine_statistics& statistics() const noexcept override { return statistics_; }
   [[nodiscard]] pagedkv::tracker_statistics request_statistics() const noexcept override {
     return requests_.statistics();
@@ -266,7 +274,6 @@ class engine_of final : public engine {
   struct row : sample {
     pagedkv::request_id id = {};
     pagedkv::sequence_id sequence = {};
-    bool submitted = false;
     std::int64_t length = 0;     // of the sequence
     std::int64_t scheduled = 0;  // tokens whose K/V passes write, those under way included
     std::int64_t computed = 0;   // tokens whose K/V is written
@@ -336,7 +343,7 @@ class engine_of final : public engine {
     if (!overlaps_) {
       land();
     }
-    return flying_ != nullptr || !running_.empty() || !waiting_.empty();
+    return flying_ != nullptr || !running_.empty() || num_waiting() != 0;
   }
 
   /// Waits for the pass under way, and forgets both passes, of which one failed.
@@ -478,13 +485,11 @@ class engine_of final : public engine {
     }
   }
 
-  /// Requests wait in the order of their priority: one that starts behind another never takes that one's blocks in the
-  /// same step, which has published them and is still to compute them. Preempted ones are ahead of equal ones.
+  /// They wait again.
   void put_back(const std::vector<pagedkv::request_id>& preempted) {
     for (const auto id : preempted) {
       auto& r = **std::ranges::find_if(running_, [&](const row* each) { return each->id == id; });
       r.lose_sequence();
-      waiting_.insert(std::ranges::lower_bound(waiting_, priority_of(&r), std::greater{}, priority_of), &r);
       leave(r);
       running_.remove(&r);
       ++statistics_.preemptions;
@@ -500,40 +505,37 @@ class engine_of final : public engine {
     return count;
   }
 
-  /// Starts requests, and resumes preempted ones, while they fit.
+  /// The request to start or resume next, of the highest rank; none if none waits.
+  [[nodiscard]] row* next_waiting() {
+    const auto waiting = num_waiting() == 0 ? std::vector<pagedkv::request_id>{} : requests_.resumable().value();
+    return waiting.empty() ? nullptr : &*std::ranges::find(all_, waiting.front(), &row::id);
+  }
+  [[nodiscard]] bool may_start(const row& r) const { return num_rows() + r.num_rows() <= sizes_.max_rows; }
+
+  /// Starts and resumes requests by their rank, while they fit. One that starts behind another never takes that one's
+  /// blocks in the same step, which has published them and is still to compute them.
   void admit() {
-    while (!waiting_.empty() && budget_ > 0 && num_rows() + waiting_.front()->num_rows() <= sizes_.max_rows) {
-      auto& r = *waiting_.front();
-      waiting_.pop_front();  // those that give way to it wait in front of the others
-      if (const auto admitted = start(r); admitted) {
-        running_.push_back(&r);
+    for (auto* r = next_waiting(); r != nullptr && budget_ > 0 && may_start(*r); r = next_waiting()) {
+      if (const auto admitted = start(*r); admitted) {
+        running_.push_back(r);
       } else if (running_.empty()) {
-        fail(r, admitted.error());  // it does not fit while no other one runs, so it never will
+        fail(*r, admitted.error());  // it does not fit while no other one runs, so it never will
       } else {
-        waiting_.push_front(&r);
         return;
       }
     }
   }
 
   [[nodiscard]] pagedkv::result<void> start(row& r) {
-    auto options = pagedkv::request_options{};
-    options.may_preempt = true;
-    options.sequence.salt = r.options.salt;
-    options.sequence.priority = r.options.priority;
-    options.sequence.first_chunk = 0;  // its length is known when the cached tokens are
-    options.sequence.num_prompt_tokens = static_cast<std::int64_t>(r.num_prompt_tokens);
-    const auto admitted = r.submitted ? timed(requests_)->resume(r.id, r.tokens, stream_)
-                                      : timed(requests_)->submit(r.tokens, options, stream_);
+    const auto admitted = timed(requests_)->resume(r.id, r.tokens, stream_);
     put_back(admitted.preempted());
     if (!admitted) {
       return admitted.error();
     }
-    r.id = admitted->id;
     r.sequence = admitted->sequence;
     r.length = r.scheduled = r.computed = r.committed = admitted->num_cached_tokens;
     r.state = generation_state::running;
-    if (!std::exchange(r.submitted, true)) {
+    if (requests_.describe(r.id)->num_preemptions == 0) {
       r.num_cached_tokens = admitted->num_cached_tokens;
     }
     statistics_.prompt_tokens += r.num_tokens();
@@ -561,11 +563,12 @@ class engine_of final : public engine {
   }
 
   /// Whether the next pass can be prepared while one is under way: all that run go on, and need no other's blocks.
-  [[nodiscard]] bool may_overlap() const {
+  [[nodiscard]] bool may_overlap() {
     const auto blocks = cache_.statistics().blocks;
     // A row needs a block for its next token, and chunks of prompts those for all tokens of the step.
     const auto most = std::ssize(running_) * 2 + sizes_.token_budget / cache_.config().block_size;
-    const bool admits = !waiting_.empty() && num_rows() + waiting_.front()->num_rows() <= sizes_.max_rows;
+    const auto* const next = next_waiting();
+    const bool admits = next != nullptr && may_start(*next);
     return !admits && blocks.free + blocks.evictable >= most * num_groups_;
   }
 
@@ -752,11 +755,9 @@ class engine_of final : public engine {
       static_cast<sample&>(other) = r;
       other.on_token = r.on_token;
       other.index = i;
-      other.submitted = true;
       other.random = random_numbers(r.options.sampling.seed + i);
       const auto forked = timed(requests_)->fork(r.id, stream_);
       if (!forked) {
-        other.submitted = false;
         fail(other, forked.error());
         continue;
       }
@@ -812,7 +813,7 @@ class engine_of final : public engine {
     r.state = how;
     leave(r);
     running_.remove(&r);
-    if (r.submitted) {
+    if (r.id != pagedkv::request_id{}) {  // none where a fork was refused
       keep(r);
       (how == generation_state::cancelled ? timed(requests_)->cancel(r.id) : timed(requests_)->finish(r.id)).value();
     }
@@ -833,7 +834,6 @@ class engine_of final : public engine {
   bool commits_early_ = !has_states_ && !model_.config().has(layer_kind::window) && !has_tiers<Cache>;
 
   std::list<row> all_;
-  std::deque<row*> waiting_;
   std::list<row*> running_;
   std::array<pass, 2> passes_;
   pass* next_ = &passes_[0];
