@@ -980,6 +980,16 @@ static void test_tiers(void) {
   WRONG_IF(has, pagedkv_settle(NULL, unknown, stream, &settled));
   WRONG_IF(has, pagedkv_settle(cache, unknown, stream, NULL));
   CHECK(pagedkv_settle(cache, unknown, stream, &settled) == (has ? PAGEDKV_UNKNOWN_SEQUENCE : PAGEDKV_UNSUPPORTED));
+  {
+    int64_t reach[3] = {-1, -1, -1};
+    WRONG_IF(has, pagedkv_find_prefix_in_tiers(NULL, &prompt, 0, &reach[0], &reach[1], &reach[2]));
+    WRONG_IF(has, pagedkv_find_prefix_in_tiers(cache, NULL, 0, &reach[0], &reach[1], &reach[2]));
+    WRONG_IF(has, pagedkv_find_prefix_in_tiers(cache, &prompt, 0, NULL, &reach[1], &reach[2]));
+    WRONG_IF(has, pagedkv_find_prefix_in_tiers(cache, &prompt, 0, &reach[0], NULL, &reach[2]));
+    WRONG_IF(has, pagedkv_find_prefix_in_tiers(cache, &prompt, 0, &reach[0], &reach[1], NULL));
+    OK_IF(has, pagedkv_find_prefix_in_tiers(cache, &prompt, 0, &reach[0], &reach[1], &reach[2]));
+    CHECK(!has || (reach[0] == 0 && reach[1] == 0 && reach[2] == 0));
+  }
   WRONG_IF(has, pagedkv_poll(NULL, unknown, &progress));
   WRONG_IF(has, pagedkv_poll(cache, unknown, NULL));
   OK_IF(has, pagedkv_poll(cache, unknown, &progress));

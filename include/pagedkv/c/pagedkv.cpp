@@ -1660,6 +1660,21 @@ int pagedkv_settle(pagedkv_cache* cache, pagedkv_sequence sequence, pagedkv_stre
       [&](auto& c) { return finish(c.settle(id_of(sequence), stream_of(stream)), num_tokens); }, needs_tiers);
 }
 
+int pagedkv_find_prefix_in_tiers(pagedkv_cache* cache, const pagedkv_run* run, uint64_t salt, int64_t* on_device,
+                                 int64_t* with_host_memory, int64_t* with_slower_tiers) {
+  return with_cache<has_tiers>(
+      cache,
+      {whole_run("run", run), pointer("on_device", on_device), pointer("with_host_memory", with_host_memory),
+       pointer("with_slower_tiers", with_slower_tiers)},
+      [&](auto& c) {
+        const auto reach = c.find_prefix_in_tiers(run_of(run), salt_of(salt));
+        *on_device = reach.on_device;
+        *with_host_memory = reach.with_host_memory;
+        return give(with_slower_tiers, reach.with_slower_tiers);
+      },
+      needs_tiers);
+}
+
 int pagedkv_poll(pagedkv_cache* cache, pagedkv_sequence sequence, pagedkv_load_progress* progress) {
   return with_cache<has_tiers>(
       cache, {output("progress", progress)},

@@ -742,6 +742,10 @@ typedef struct pagedkv_tier_statistics {
 
 /* Ends a load: takes what has arrived. *num_tokens: those with K and V; the others are to be computed. */
 int pagedkv_settle(pagedkv_cache* cache, pagedkv_sequence sequence, pagedkv_stream* stream, int64_t* num_tokens);
+/* Lengths, in tokens, of the prefix that a prompt would find: on the device, with host memory behind that, and with
+ * the slower tiers behind both. */
+int pagedkv_find_prefix_in_tiers(pagedkv_cache* cache, const pagedkv_run* run, uint64_t salt, int64_t* on_device,
+                                 int64_t* with_host_memory, int64_t* with_slower_tiers);
 int pagedkv_poll(pagedkv_cache* cache, pagedkv_sequence sequence, pagedkv_load_progress* progress);
 /* Goes on with transfers of all sequences. */
 int pagedkv_poll_all(pagedkv_cache* cache);

@@ -663,6 +663,12 @@ class basic_kv_cache {
   [[nodiscard]] auto& nodes() noexcept { return state_.nodes; }
   [[nodiscard]] const group_shapes& shapes() const noexcept { return state_; }
 
+  /// Calls `body(state)`.
+  template <class Body>
+  void visit_state(Body&& body) const noexcept {
+    const auto guard = shared_guard{mutex_};
+    body(state_);
+  }
   /// Calls `body(state, sequence, copy)`, which copies blocks on `on`, and returns its result.
   template <class Body>
   [[nodiscard]] auto visit_sequence(sequence_id id, stream on, Body&& body) noexcept {

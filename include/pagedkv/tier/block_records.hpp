@@ -281,6 +281,26 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
     return chain_;
   }
 
+  /// How many blocks of a prompt there are from its start on if the device has the first `reach[0]`: with host memory, and
+  /// with all tiers, in `reach[1]` and `reach[2]`; at most `end`.
+  void measure(const token_run& prompt, salt tag, std::size_t end, std::array<std::size_t, 3>& reach) noexcept {
+    reach[1] = reach[2] = reach[0];
+    auto before = index_.tree().root(tag);
+    for (std::size_t i = 0; i < end; ++i) {
+      const auto contents = prompt.block(i, block_size_);
+      const auto hash = i < prompt.hashes.size() ? prompt.hashes[i] : directory_type::hash(before.hash, contents);
+      const auto node = index_.find(before, hash, contents);
+      if (node == no_node || (i >= reach[0] && !index_.is_reachable(index_.record_of(node)))) {
+        return;
+      }
+      if (i >= reach[0]) {
+        reach[1] += reach[1] == i && index_.in_host_memory(index_.record_of(node));
+        reach[2] = i + 1;
+      }
+      before = index_.tree().link(node);
+    }
+  }
+
   /// Before a sequence drops blocks ahead of this one: it is found by its node when they have gone.
   void keep_chain(block_id last) noexcept {
     if (device_->is_published(last) && !device_->withdrawn(last)) {

@@ -14,6 +14,7 @@
 #include <pagedkv/tier/record_index.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
@@ -48,6 +49,7 @@ struct sequence_load {
 /// | `find(state, s, prompt, most)` | an offer: what continues a new sequence, up to so many nodes of its prompt      |
 /// | `take(state, s, offer, on, copy)` | gives it what the device and host memory have, copied on `on`; how many tokens |
 /// | `begin(state, s, id, offer)`  | begins to load the rest of an offer; how many tokens                            |
+/// | `measure(state, prompt, tag, most, reach)` | how much of a prompt there is, without an effect               |
 /// | `settle(state, s, id, on, copy)` | gives it what has arrived, and ends its load                                 |
 /// | `progress_of(state, s, id)`   | how far its load has come                                                       |
 template <class Store, class Load>
@@ -111,6 +113,13 @@ class block_loads : public sequence_loads<Store, block_load> {
       made.end = first;
     }
     return made;
+  }
+
+  /// Fills the places behind the first one, in blocks.
+  template <class State>
+  void measure(const State&, const token_run& prompt, salt tag, std::size_t most,
+               std::array<std::size_t, 3>& reach) noexcept {
+    store_.measure(prompt, tag, most, reach);
   }
 
   template <class State>
@@ -276,6 +285,22 @@ class group_loads : public sequence_loads<Store, sequence_load> {
       made.end = first;
     }
     return made;
+  }
+
+  /// Fills the places behind the first one, in nodes; leaves them as they are where memory is exhausted.
+  template <class State>
+  void measure(const State& state, const token_run& prompt, salt tag, std::size_t most,
+               std::array<std::size_t, 3>& reach) noexcept {
+    const auto search = [&] {
+      const auto guard = state.guard_nodes();
+      auto found = continuation{0, std::vector<node_id>(most)};
+      found.path.resize(
+          state.nodes.match(state.nodes.root(tag), prompt, state.tokens_per_node(), std::span{found.path}));
+      reach[1] = std::max(reach[0], longest(state, found, most, record_reach::host_memory));
+      reach[2] = std::max(reach[1], longest(state, found, most, record_reach::anywhere));
+      return true;
+    };
+    static_cast<void>(with_memory(search, false));
   }
 
   template <class State>

@@ -454,6 +454,18 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using device::view;
   using device::write;
 
+  /// How much of a prompt `create_sequence` would find now, and where; takes and loads nothing. At most all but the last
+  /// token, in whole blocks, or with groups in whole nodes. Linear in the prompt.
+  [[nodiscard]] prefix_reach find_prefix_in_tiers(const token_run& run, salt salt = salt::none) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto size = block_size();
+    const auto chunks = detail::prompt_plan{std::ssize(run.tokens), size};
+    auto reach = std::array<std::size_t, 3>{};
+    reach.fill(static_cast<std::size_t>(device::find_prefix(run, salt) / size));
+    device::visit_state([&](const auto& state) { loads_.measure(state, run, salt, chunks.max_hits(), reach); });
+    const auto length = [&](std::size_t num_blocks) { return static_cast<std::int64_t>(num_blocks) * size; };
+    return {length(reach[0]), length(reach[1]), length(reach[2])};
+  }
   /// Does the same as in `kv_cache`, with the device's blocks alone.
   [[nodiscard]] std::int64_t find_prefix(const token_run& run, salt salt = salt::none) const noexcept {
     const auto guard = guard_nodes();
