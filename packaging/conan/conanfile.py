@@ -8,6 +8,10 @@ from conan.errors import ConanInvalidConfiguration
 from conan.tools.build import check_min_cppstd
 from conan.tools.files import copy, load, save
 
+required_conan_version = ">=2.0"
+
+CMAKE_FOLDER = os.path.join("lib", "cmake")
+KERNELS_MODULE = os.path.join(CMAKE_FOLDER, "pagedkv_kernels.cmake")
 # Defines pagedkv::kernels in projects with CUDA or HIP as a language, as an installed copy does.
 KERNELS = """set(PAGEDKV_INCLUDE_DIRS "${CMAKE_CURRENT_LIST_DIR}/../../include")
 include("${CMAKE_CURRENT_LIST_DIR}/kernels.cmake")
@@ -48,8 +52,8 @@ class Pagedkv(ConanFile):
     def package(self):
         copy(self, "*", src=os.path.join(self.source_folder, "include"), dst=os.path.join(self.package_folder, "include"))
         copy(self, "*", src=os.path.join(self.source_folder, "kernels"), dst=os.path.join(self.package_folder, "include"))
-        copy(self, "kernels.cmake", src=os.path.join(self.source_folder, "cmake"), dst=os.path.join(self.package_folder, "share", "cmake"))
-        save(self, os.path.join(self.package_folder, "share", "cmake", "pagedkv_kernels.cmake"), KERNELS)
+        copy(self, "kernels.cmake", src=os.path.join(self.source_folder, "cmake"), dst=os.path.join(self.package_folder, CMAKE_FOLDER))
+        save(self, os.path.join(self.package_folder, KERNELS_MODULE), KERNELS)
         copy(self, "LICENSE", src=self.source_folder, dst=os.path.join(self.package_folder, "licenses"))
 
     def package_info(self):
@@ -57,4 +61,4 @@ class Pagedkv(ConanFile):
         self.cpp_info.libdirs = []
         self.cpp_info.requires = ["xxhash::xxhash"]
         self.cpp_info.system_libs = ["pthread"]
-        self.cpp_info.set_property("cmake_build_modules", [os.path.join("share", "cmake", "pagedkv_kernels.cmake")])
+        self.cpp_info.set_property("cmake_build_modules", [KERNELS_MODULE])

@@ -56,6 +56,8 @@ class Recipes(unittest.TestCase):
         self.assertIn(OUTPUT, said)
         files = {path.name for path in self.folder.glob("p/b/*/p/**/*")}
         self.assertLessEqual({"LICENSE", "version.h", "float16.hip", "kernels.cmake"}, files)
+        folders = {path.name for path in self.folder.glob("p/b/pag*/p/*") if path.is_dir()}
+        self.assertEqual(folders, {"include", "lib", "licenses"})  # Conan's own names
         with self.assertRaisesRegex(AssertionError, "cppstd"):
             self.conan(*create, "--settings=compiler.cppstd=17")
 
