@@ -14,6 +14,7 @@ SCENES = SOURCE_ROOT / "tests" / "model_check"
 CLANG = next(filter(None, (shutil.which(f"clang++-{version}") for version in range(16, 22))), None)
 sys.path.insert(0, str(SOURCE_ROOT / "scripts" / "lib"))
 import amd_compiler  # noqa: E402
+import emulation_tables  # noqa: E402
 import intrinsics  # noqa: E402
 
 
@@ -113,3 +114,43 @@ class Parts(unittest.TestCase):
         self.assertTrue(amd_compiler.flags("gfx1100", "clang version 21.1.0"))
         self.assertFalse(amd_compiler.flags("gfx1201", "clang version 21.1.0"))
         self.assertFalse(amd_compiler.flags("gfx1100", "clang version 22.0.0"))
+
+
+PAGE = """# Devices
+
+By hand, before.
+
+| test | gfx90a | gfx1100 |
+|---|---|---|
+| `blocks` | passed | passed |
+
+By hand, between.
+
+| kernel | gfx90a | gfx1100 |
+|---|---|---|
+| `move_kernel` | 1 of 2 | 2 of 2 |
+| all | 1 of 2 | 2 of 2 |
+
+By hand, behind.
+"""
+
+
+class EmulationTables(unittest.TestCase):
+    def test_results_get_into_the_tables_and_the_text_stays(self):
+        results = {
+            "test": {"gfx942": {"`blocks`": "passed", "`float8`": "**failed**"}, "gfx1100": {"`float8`": "passed"}},
+            "kernel": {"gfx1100": {"`copy_kernel`": "3 of 4", "`move_kernel`": "1 of 2", "all": "4 of 6"}},
+        }
+        expected = PAGE.replace("| gfx90a | gfx1100 |\n|---|---|---|\n| `b", "| gfx90a | gfx942 | gfx1100 |\n|---|---|---|---|\n| `b")
+        expected = expected.replace("| passed | passed |", "| passed | passed | passed |\n| `float8` | not run | **failed** | passed |")
+        expected = expected.replace("| all | 1 of 2 | 2 of 2 |", "| `copy_kernel` | not run | 3 of 4 |\n| all | 1 of 2 | 4 of 6 |")
+        expected = expected.replace("| `move_kernel` | 1 of 2 | 2 of 2 |", "| `move_kernel` | 1 of 2 | 1 of 2 |")
+        self.assertEqual(emulation_tables.merge(PAGE, results), expected)
+
+    def test_the_page_stays_without_results(self):
+        page = (SOURCE_ROOT / "docs/amd_emulation.md").read_text()
+        self.assertEqual(emulation_tables.merge(page, {"test": {}, "kernel": {}}), page)
+
+    def test_a_page_without_a_table_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "no table of: kernel"):
+            emulation_tables.merge("# Devices\n", {"kernel": {}})
