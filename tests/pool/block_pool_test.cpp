@@ -324,6 +324,19 @@ TEST_CASE("twins in use do not hide one that is evictable", "[block_pool]") {
   CHECK(test.allocate(1) == std::vector{unique});
 }
 
+TEST_CASE("an allocation that finds a lease takes a block out of order", "[block_pool]") {
+  auto test = evicting_pool{2};
+  const auto leased = test.make_evictable();
+  const auto parent = test.make_evictable();
+  test.index.with_children = {parent};
+  REQUIRE(test.pool.lease(leased));
+  auto victim = std::array{no_block};
+  CHECK(test.pool.evict(victim, test.index, timestamp{}, 0) == 0);  // ahead of need, the order holds
+  CHECK(test.allocate(1) == std::vector{parent});
+  test.pool.end_lease(leased);
+  CHECK(test.allocate(1) == std::vector{leased});
+}
+
 TEST_CASE("an order that was promised to the caller holds for twins, too", "[block_pool]") {
   auto test = pool_under_test<priority>{2};
   auto blocks = test.allocate(2);
@@ -440,6 +453,23 @@ TEST_CASE("a pool that does not evict takes no victim ahead of need either", "[b
   test.check({1, 0, 1, 0});
 }
 
+TEST_CASE("a pool that cannot shrink keeps its blocks as they were", "[block_pool]") {
+  auto test = evicting_pool{4};
+  REQUIRE(test.allocate(4).size() == 4);
+  test.pool.publish(block_id{1});
+  test.pool.release(block_id{1}, {});
+  test.pool.release(block_id{2}, {});
+  CHECK_FALSE(test.pool.shrink_to(1, test.index, test.num_evicted));  // 3 is in use
+  CHECK(test.pool.size() == 4);
+  CHECK(test.num_evicted == 0);
+  CHECK(test.index.erased.empty());
+  CHECK(test.index.detached == 0);
+  test.check({1, 2, 1, 0});
+  CHECK(test.allocate(1) == std::vector{block_id{2}});
+  CHECK(test.allocate(1) == std::vector{block_id{1}});
+  CHECK(test.num_evicted == 1);
+}
+
 TEST_CASE("compaction leaves no free block below another", "[block_pool]") {
   auto test = evicting_pool{8};
   const auto blocks = test.allocate(8);
@@ -462,4 +492,24 @@ TEST_CASE("compaction leaves no free block below another", "[block_pool]") {
   CHECK(test.allocate(4) == std::vector{block_id{4}, block_id{5}, block_id{6}, block_id{7}});
   CHECK(test.allocate(1) == std::vector{block_id{0}});  // the victim, under its new name
   CHECK(test.index.erased == std::vector{block_id{0}});
+}
+
+TEST_CASE("compaction of a pool of free blocks keeps all of them", "[block_pool]") {
+  auto test = evicting_pool{3};
+  test.pool.apply_moves({}, [](block_id block) { return block; });
+  CHECK(test.allocate(3) == std::vector{block_id{0}, block_id{1}, block_id{2}});
+}
+
+TEST_CASE("gathering moves no block that may stay", "[block_pool]") {
+  auto test = evicting_pool{5};
+  REQUIRE(test.allocate(5).size() == 5);
+  test.pool.publish(block_id{2});
+  test.pool.release(block_id{2}, {});
+  test.pool.release(block_id{3}, {});
+  // In use: 0, 1, 4; evictable: 2.
+  auto moves = std::vector<block_pair>{};
+  plan_gathering(test.pool, [&](block_id from, block_id to) {
+    moves.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(to)});
+  });
+  CHECK(moves == std::vector<block_pair>{{2, 3}, {4, 2}});
 }
