@@ -141,6 +141,7 @@ TEST_CASE("keys survive eviction around them and compaction", "[cache][keys]") {
   release_all(cache, {keyed});
   const auto evicts = create_committed(cache, text(700, 32));
   CHECK(cache.find_prefix({text(0, 8), keys}) == 0);
+  CHECK(cache.find_prefix(text(700, 33)) == 32);  // no key is left in its blocks
   release_all(cache, {evicts});
 }
 

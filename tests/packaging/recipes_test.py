@@ -88,6 +88,9 @@ class Recipes(unittest.TestCase):
         if vcpkg is None:
             self.skipTest("there is no vcpkg")
         root = pathlib.Path(os.environ.get("VCPKG_ROOT", pathlib.Path(vcpkg).resolve().parent))
+        manifest = shutil.copy(PORTS / "pagedkv" / "vcpkg.json", self.folder)
+        run(vcpkg, "format-manifest", manifest)
+        self.assertEqual(pathlib.Path(manifest).read_bytes(), (PORTS / "pagedkv" / "vcpkg.json").read_bytes())
         installed = self.folder / "installed"
         places = [f"--x-{name}-root={self.folder / name}" for name in ("buildtrees", "packages")]
         said = run(vcpkg, "install", "pagedkv", f"--overlay-ports={PORTS}", f"--x-install-root={installed}", *places)

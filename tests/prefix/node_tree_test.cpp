@@ -68,6 +68,23 @@ TEST_CASE("contents have one node, which stays while it is used, held or continu
   CHECK(test.tree.num_alive() == 1);
   test.drop(first);
   CHECK(test.tree.num_alive() == 0);
+  CHECK(test.find(no_node, 1) == no_node);
+}
+
+TEST_CASE("a mark goes with its node", "[node_tree]") {
+  auto test = tree_under_test{};
+  const auto node = test.add(no_node, 1);
+  CHECK_FALSE(test.tree.is_marked(node));
+  test.tree.hold(node);
+  test.tree.mark(node, true);
+  CHECK(test.tree.is_marked(node));
+  CHECK(test.tree.num_holders(node) == 1);
+  test.tree.mark(node, false);
+  CHECK_FALSE(test.tree.is_marked(node));
+  test.tree.mark(node, true);
+  test.tree.let_go(node);
+  test.drop(node);
+  CHECK_FALSE(test.tree.is_marked(test.add(no_node, 2)));
 }
 
 TEST_CASE("children are visited in any order of their removal", "[node_tree]") {
