@@ -105,9 +105,9 @@ def cache_panel(reading, width):
 
 
 def request_panel(reading):
-    running, preempted = (reading.value("requests", state) for state in ("running", "preempted"))
+    waiting, running, preempted = (reading.value("requests", state) for state in ("waiting", "running", "preempted"))
     ended = ", ".join(f"{outcome} {per_second(reading, 'ended_requests_total', outcome)}" for outcome in ("finished", "cancelled", "failed"))
-    yield f"requests  {short(running)} running, {short(preempted)} preempted; {ended}"
+    yield f"requests  {short(running)} running, {short(preempted)} preempted, {short(waiting)} waiting; {ended}"
     yield f"          preempted {per_second(reading, 'preemptions_total')}, refused {per_second(reading, 'refused_requests_total')}"
 
 

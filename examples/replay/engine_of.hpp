@@ -74,8 +74,9 @@ std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_conf
   return with_policy(all_evictions{}, chosen.eviction, [&]<class Eviction>(std::type_identity<Eviction>) {
     const auto factory = support::eviction_factory{support::any_eviction_of<Eviction>::make};
     if constexpr (!std::is_same_v<typename Locking::family, lock_free_family>) {
+      constexpr auto concurrent = has_shards && Eviction::concurrent;
       constexpr auto by_age = has_shards && orders_by_age<Eviction>;
-      return make(std::type_identity<support::chosen_eviction<false, by_age>>{}, factory);
+      return make(std::type_identity<support::chosen_eviction<concurrent, by_age>>{}, factory);
     } else if constexpr (Eviction::concurrent) {
       return make(std::type_identity<support::chosen_eviction<true>>{}, factory);
     } else {

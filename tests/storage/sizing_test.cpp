@@ -89,6 +89,7 @@ TEST_CASE("a budget of a configuration without groups is that of its shape", "[s
   const auto config = config_for_memory_budget(model, {1, 4}, gibibyte).value();
   CHECK(config.num_blocks == shape.num_blocks);
   CHECK(config.hash_seed == 5);
+  CHECK(config_for_memory_budget({.num_layers = 2}, {2, 0}, gibibyte)->num_layers == 2);
 }
 
 TEST_CASE("a budget that cannot be used is refused", "[sizing]") {

@@ -24,8 +24,8 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> : publ
 /// Eviction policies behind mutexes: one per shard of the blocks if the policy orders by age alone, otherwise one for
 /// all blocks. A chain spreads over all shards, so a shard does not see which of its blocks have become leaves.
 ///
-/// The shard of the block that the last victim continues provides the next one; a shard without one is skipped. Blocks
-/// with children are offered only when no shard has a leaf.
+/// Shards take turns to provide victims; where the last victim continues another block, the shard of that one comes
+/// first. A shard without a victim is skipped. Blocks with children are offered only when no shard has a leaf.
 ///
 /// A block's word changes before the order does, so the calls of two threads may come in the wrong order. Therefore the
 /// order records which blocks it lists, and rereads the word before it lists one: the last call is right. A listed

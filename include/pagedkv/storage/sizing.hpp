@@ -4,6 +4,10 @@
 #include <pagedkv/storage/layout.hpp>
 #include <pagedkv/storage/memory_plan.hpp>
 
+#include <concepts>
+#include <cstdint>
+#include <limits>
+
 namespace pagedkv {
 
 /// The sizes that a model determines.
@@ -68,8 +72,9 @@ namespace detail {
 ///
 /// Errors: those of `validate` and of `plan_memory`; `invalid_argument` for an element without bytes, and when not even
 /// one block fits, with the bytes of one as the limit; `size_overflow` when more blocks fit than an int32 can number.
-[[nodiscard]] inline result<cache_config> config_for_memory_budget(cache_config config, element_size element,
-                                                                   std::int64_t bytes) noexcept {
+template <std::same_as<cache_config> Config>  // so that a list in braces is a `model_shape`
+[[nodiscard]] result<cache_config> config_for_memory_budget(Config config, element_size element,
+                                                            std::int64_t bytes) noexcept {
   config.num_blocks = 1;
   config.max_blocks = 0;
   if (const auto valid = validate(config); !valid) {
