@@ -206,6 +206,17 @@ TEST_CASE("a block that no range touches has the sequence's priority, for its ti
   release_all(cache, {needed});
 }
 
+TEST_CASE("a range of the first token counts", "[cache][retention]") {
+  auto cache = kv_cache<priority>{small_cache(2)};
+  const auto ranged = create_committed(cache, text(0, 4), {.priority = 10, .ranges = {range_retention{0, 1, {90, 0}}}});
+  REQUIRE(cache.release(ranged));
+  const auto plain = create_committed(cache, text(50, 4), {.priority = 40});
+  REQUIRE(cache.release(plain));
+  const auto needed = cache.create_sequence(text(100, 4)).value().id;
+  CHECK(cache.find_prefix(text(0, 5)) == 4);
+  release_all(cache, {needed});
+}
+
 TEST_CASE("tokens behind the prompt are an answer from creation on", "[cache][retention]") {
   auto cache = kv_cache<priority>{small_cache(4)};
   auto options = sequence_options{.priority = 60, .num_prompt_tokens = 4, .answer = block_retention{20, 0}};

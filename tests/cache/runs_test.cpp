@@ -55,6 +55,21 @@ TEST_CASE("statistics count runs of consecutive ids in allocations of several bl
   CHECK(taken.runs_together > 2);
 }
 
+TEST_CASE("statistics count each long run of an allocation once", "[runs]") {
+  auto cache = kv_cache<eager_runs>{config_with(32)};
+  auto groups = std::vector<sequence_id>{};
+  for (auto first = token{0}; first < 400; first += 100) {
+    groups.push_back(cache.create_sequence(prompt_of(first, 8)).value().id);
+  }
+  REQUIRE(cache.release(groups[0]));
+  REQUIRE(cache.release(groups[2]));
+  const auto before = cache.statistics();
+  static_cast<void>(cache.create_sequence(prompt_of(500, 16)).value());
+  const auto after = cache.statistics();
+  CHECK(after.runs_together - before.runs_together == 2);
+  CHECK(after.blocks_in_runs - before.blocks_in_runs == 16);
+}
+
 TEMPLATE_TEST_CASE("a churned pool hands out runs and loses few hits", "[runs][random]", single_thread, rw_lock) {
   const auto seed = GENERATE(take(2, random(0U, 0xffff'ffffU)));
   CAPTURE(seed);

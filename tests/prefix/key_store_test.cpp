@@ -85,3 +85,25 @@ TEST_CASE("an operation that finds no memory for keys changes nothing", "[key_st
     release_all(cache, {made->id});
   }
 }
+
+TEST_CASE("keys of a commit that failed go with their tokens", "[key_store][faults]") {
+  const auto keys = std::array{prefix_key{1, {1, 1}}, prefix_key{9, {2, 2}}};
+  for (auto calls = 0;; ++calls) {
+    CAPTURE(calls);
+    auto cache = kv_cache<>{small_cache(8)};
+    const auto id = cache.create_sequence({text(0, 12), keys}).value().id;
+    fail_allocations_after(calls);
+    const auto committed = cache.commit(id, 12);
+    fail_allocations_after(-1);
+    if (committed) {
+      CHECK(calls > 1);
+      return;
+    }
+    REQUIRE(cache.truncate(id, 1));
+    REQUIRE(cache.append(id, text(1, 11)));
+    REQUIRE(cache.commit(id, 12));
+    check_sound(cache);
+    CHECK(cache.find_prefix(text(0, 13)) == 12);
+    release_all(cache, {id});
+  }
+}
