@@ -101,6 +101,18 @@ TEMPLATE_LIST_TEST_CASE("keys come with appended tokens, too, and go with trunca
   CHECK(cache.find_prefix({asked, keys}) == 0);
 }
 
+TEST_CASE("a key of the first token stays when others are truncated", "[cache][keys]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto keys = std::vector{image(0, 1), image(6, 2)};
+  const auto id = cache.create_sequence({text(0, 8), keys}).value().id;
+  REQUIRE(cache.truncate(id, 4));
+  REQUIRE(cache.commit(id, 4));
+  check_sound(cache);
+  CHECK(cache.find_prefix({text(0, 5), std::vector{image(0, 1)}}) == 4);
+  CHECK(cache.find_prefix(text(0, 5)) == 0);
+  release_all(cache, {id});
+}
+
 TEMPLATE_LIST_TEST_CASE("a key that comes without tokens is refused instead of lost", "[cache][keys]", lockings) {
   auto cache = kv_cache<TestType, clock_sweep>{small_cache(32)};
   const auto id = cache.create_sequence(text(0, 6)).value().id;
