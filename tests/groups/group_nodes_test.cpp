@@ -317,3 +317,17 @@ TEST_CASE("a place that loses its last block is retracted from its start", "[gro
   nodes.detach(block_id{6}, true, none, note);
   CHECK(retracted == std::set{upper, lower});
 }
+
+TEST_CASE("a node whose block went first goes with the last one that continues it", "[group_nodes]") {
+  constexpr auto one_group = std::array<std::int32_t, 1>{1};
+  auto nodes = group_nodes<single_thread, xxh3_hash>{max_nodes, pool_size, granularity, 7, one_group};
+  const auto upper = nodes.find_or_add(nodes.root(salt{1}), std::array<token, 2>{1, 2});
+  const auto lower = nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4});
+  nodes.attach(upper, 0, block_id{5});
+  nodes.attach(lower, 0, block_id{6});
+  const auto ignore = [](auto) {};
+  nodes.detach(block_id{5}, false, ignore, ignore);
+  CHECK(nodes.is_needed(upper));
+  nodes.detach(block_id{6}, false, ignore, ignore);
+  CHECK(nodes.num_alive() == 0);
+}

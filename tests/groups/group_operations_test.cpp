@@ -139,6 +139,35 @@ TEST_CASE("blocks of every group are evicted ahead of need and keep their conten
   CHECK(e.cache.evict(blocks, step).error().code == error_code::unknown_step);
 }
 
+TEST_CASE("a copy is found when the first of its contents is gone", "[group_cache]") {
+  auto e = plain{config_of({full}, 20)};
+  const auto first = e.create(counted(16)).value();
+  const auto second = e.create(counted(16), {.max_cached_tokens = 0}).value();
+  e.compute(first);
+  e.compute(second);
+  e.release(first);
+  const auto step = e.cache.begin_step().value();
+  auto blocks = std::array<block_id, 20>{};
+  CHECK(e.cache.evict(blocks, step).value() == 4);
+  REQUIRE(e.cache.retire_step(step));
+  CHECK(e.cache.find_prefix(counted(17)) == 0);
+  e.release(second);
+  CHECK(e.cache.find_prefix(counted(17)) == 16);
+  CHECK(e.cache.check_invariants() == sound);
+}
+
+TEST_CASE("blocks that a prompt shares are no gain for it", "[group_cache]") {
+  auto e = plain{config_of({full}, 20)};
+  const auto id = e.create(counted(16)).value();
+  e.compute(id);
+  const auto gain_for = [&](const std::vector<token>& prompt) {
+    return e.cache.gain_of_releasing(std::array{id}, prompt)->at_once;
+  };
+  CHECK(gain_for({}) == 4);
+  CHECK(gain_for(counted(9)) == 2);
+  CHECK(gain_for(counted(9, 500)) == 4);
+}
+
 TEST_CASE("one victim takes along what it makes useless, under one fence", "[group_cache]") {
   auto e = plain{config_of({full, window, state}, 200)};
   const auto id = e.create(counted(60)).value();

@@ -189,6 +189,10 @@ class node_tree {
   }
 
  protected:
+  template <class IsUsed>
+  [[nodiscard]] bool is_needed(node_id id, IsUsed& is_used) const noexcept {
+    return is_used(id) || num_holders(id) != 0 || first_child(id) != no_node;
+  }
   /// Removes a node that nothing needs.
   void remove(node_id id) noexcept {
     index_.prefetch_erasure(id);
@@ -241,10 +245,6 @@ class node_tree {
   [[nodiscard]] node_facts& at(node_id id) noexcept { return nodes_[to_index(id)]; }
   [[nodiscard]] const node_facts& at(node_id id) const noexcept { return nodes_[to_index(id)]; }
 
-  template <class IsUsed>
-  [[nodiscard]] bool is_needed(node_id id, IsUsed& is_used) const noexcept {
-    return is_used(id) || num_holders(id) != 0 || first_child(id) != no_node;
-  }
   [[nodiscard]] node_id first_leaf(node_id id) const noexcept {
     while (first_child(id) != no_node) {
       id = first_child(id);

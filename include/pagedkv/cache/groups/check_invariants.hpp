@@ -64,6 +64,7 @@ class invariant_check<State> : pool_check<State> {
     const auto above = state_.nodes.parent(node);
     const auto depth = state_.nodes.depth(node);
     expect(above == no_node ? depth == 0 : state_.nodes.depth(above) + 1 == depth, "a node's depth is wrong", name);
+    expect(state_.nodes.is_needed(node), "a node stays that nothing needs", name);
     const bool is_withdrawn = state_.nodes.is_withdrawn(node);
     expect(above == no_node || !state_.nodes.is_withdrawn(above) || is_withdrawn, "a node continues an invalidated one",
            name);

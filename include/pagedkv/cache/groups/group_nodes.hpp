@@ -76,6 +76,11 @@ class group_nodes : public node_tree<Locking, Hash> {
   }
   /// Removes a node that nothing needs, and then its ancestors of which that is true.
   void prune(node_id node) noexcept { tree::prune(node, is_used()); }
+  /// Whether a node has a block, is held or is continued. All others are removed.
+  [[nodiscard]] bool is_needed(node_id node) const noexcept {
+    const auto used = is_used();
+    return tree::is_needed(node, used);
+  }
 
   [[nodiscard]] bool is_announced(node_id node) const noexcept { return tree::is_marked(node); }
   /// Requires that the node before it is announced, and that all groups which every hit needs have a block here.
