@@ -85,6 +85,7 @@ class cache_model : model_checking {
   void invalidate(const operation& next);
   void invalidate_blocks(const operation& next);
   void withdraw(const model_sequence& s);
+  void follow_hiding(const model_sequence& s, std::int64_t keep);
   void hide(block_id block);
   void forget(const named_text* text, salt tag);
   void begin_step(const operation& next);

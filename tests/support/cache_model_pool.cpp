@@ -134,6 +134,31 @@ void cache_model::withdraw(const model_sequence& s) {
   }
 }
 
+/// A truncation may have hidden what was published ahead of a launch. The model does not know how much.
+void cache_model::follow_hiding(const model_sequence& s, std::int64_t keep) {
+  const auto num_hidden = cache_.statistics().invalidations - expected_.invalidations;
+  expect(num_hidden == 0 || steps_.contains(steps_.last()), "hidden without an open step");
+  if (num_hidden == 0) {
+    return;
+  }
+  expected_.invalidations += num_hidden;
+  coverage_.withdrawn += num_hidden;
+  exact_ = false;
+  std::ranges::for_each(pins_, [](model_pin& pinned) { pinned.num_valid = 0; });
+  if (kind_.has_groups) {
+    return;
+  }
+  const auto num_kept = static_cast<std::size_t>(keep / config_.block_size);
+  for (auto& other : live_) {
+    const auto& blocks = other.tables[0].blocks;
+    for (auto i = num_kept; i < std::min(blocks.size(), s.tables[0].blocks.size()); ++i) {
+      if (blocks[i] == s.tables[0].blocks[i]) {
+        other.num_valid = std::min(other.num_valid, static_cast<std::int64_t>(i) * config_.block_size);
+      }
+    }
+  }
+}
+
 /// No look-up finds a block any more, nor what continues it; without groups, it finds others with the same contents.
 void cache_model::hide(block_id block) {
   if (kind_.has_groups) {

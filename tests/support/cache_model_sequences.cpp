@@ -387,6 +387,7 @@ void cache_model::truncate(const operation& next) {
     return expect_error(done, error_code::invalid_argument, "truncate to what is not held");
   }
   expect_success(done, "truncate");
+  follow_hiding(*s, keep);
   remember(s->text);
   for (std::size_t g = 0; g < shape_.num_groups(); ++g) {
     auto& blocks = s->tables[g].blocks;

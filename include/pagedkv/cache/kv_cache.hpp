@@ -242,8 +242,8 @@ class basic_kv_cache {
   }
 
   /// Keeps the first `num_tokens` with their keys, and gives back slots ahead. Whole blocks past the end are released;
-  /// published ones stay published. A prompt that is cut ends there. Linear in the blocks that it releases. Errors:
-  /// `invalid_argument` beyond the length, and before what the sequence still holds.
+  /// published ones stay published, but for those that `withdraw` would hide. A prompt that is cut ends there. Linear in
+  /// the blocks that it releases. Errors: `invalid_argument` beyond the length, and before what the sequence still holds.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::truncate(state_, id, num_tokens);

@@ -365,7 +365,13 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// Does what `kv_cache::truncate` does. A load of more than these tokens ends: they are to be computed.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto done = device::truncate(id, num_tokens);
+    const auto hide_everywhere = [&](auto&& hide) {
+      store_.begin_invalidation();
+      store_.end_invalidation(hide() != 0);
+    };
+    const auto done = device::visit_sequence(id, {}, [&](auto& state, auto& s, auto&&) {
+      return detail::truncate(state, s, num_tokens, hide_everywhere);
+    });
     if (done) {
       end_load_beyond(id, num_tokens);
     }

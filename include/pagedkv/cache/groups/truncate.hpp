@@ -2,6 +2,8 @@
 
 #include <pagedkv/cache/groups/append.hpp>
 #include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/cache/groups/withdraw.hpp>
+#include <pagedkv/cache/operations/parts/unlaunched.hpp>
 #include <pagedkv/cache/record_access.hpp>
 
 #include <algorithm>
@@ -51,10 +53,11 @@ void unpublish_to(State& state, group_sequence& s, std::int64_t num_tokens) noex
   s.num_nodes = num_nodes;
 }
 
-/// Keeps the first `num_tokens`; whole blocks past the end are released, reserved ones included. Errors:
-/// `invalid_argument` beyond the length, or before `shortest_cut`.
-template <layered State>
-[[nodiscard]] result<void> truncate(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
+/// Keeps the first `num_tokens`; whole blocks past the end are released, reserved ones included. `around`: as
+/// without groups. Errors: `invalid_argument` beyond the length, or before `shortest_cut`.
+template <layered State, class Around>
+[[nodiscard]] result<void> truncate(State& state, group_sequence& s, std::int64_t num_tokens,
+                                    Around&& around) noexcept {
   if (const auto least = shortest_cut(state, s); num_tokens < least) {
     return error{error_code::invalid_argument, "number of tokens to keep, before those held,", num_tokens, least};
   }
@@ -65,6 +68,10 @@ template <layered State>
     return {};
   }
   const auto guard = state.guard_nodes();
+  if (is_unlaunched(state, s)) {
+    const auto first = static_cast<std::size_t>(num_tokens / state.granularity());
+    around([&] { return withdraw_unlaunched(state, s, first); });
+  }
   const auto fence = state.pool.fence_of(s.steps);
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     if (!state.holds_tokens(g)) {
@@ -97,7 +104,9 @@ template <layered State>
 
 template <layered State>
 [[nodiscard]] result<void> truncate(State& state, sequence_id id, std::int64_t num_tokens) noexcept {
-  return visit_sequence(state, id, [&](group_sequence& s) { return truncate(state, s, num_tokens); });
+  return visit_sequence(state, id, [&](group_sequence& s) {
+    return truncate(state, s, num_tokens, [](auto&& hide) { hide(); });
+  });
 }
 
 }  // namespace pagedkv::detail

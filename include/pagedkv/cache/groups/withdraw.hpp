@@ -4,19 +4,20 @@
 #include <pagedkv/cache/groups/group_state.hpp>
 #include <pagedkv/cache/operations/parts/unlaunched.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 namespace pagedkv::detail {
 
 /// Invalidates, from the first one on that has a block of the sequence, the nodes that it has published ahead of a
-/// launch, and so everything that continues them; returns how many blocks. Does at the nodes before these what a release
-/// does.
+/// launch, from node number `first_hidden` on, and so everything that continues them; returns how many blocks. Does at the
+/// nodes before these what a release does.
 template <layered State>
-[[nodiscard]] std::int64_t withdraw_unlaunched(State& state, group_sequence& s) noexcept {
+std::int64_t withdraw_unlaunched(State& state, group_sequence& s, std::size_t first_hidden = 0) noexcept {
   auto first = no_node;
   auto node = s.tail.node;
-  const auto end = is_unlaunched(state, s) ? s.first_unlaunched : s.num_nodes;
+  const auto end = is_unlaunched(state, s) ? std::max(s.first_unlaunched, first_hidden) : s.num_nodes;
   for (auto left = s.num_nodes; left > end; --left, node = state.nodes.parent(node)) {
     state.for_each_place(left - 1, [&](std::size_t g, std::size_t place) {
       const auto block = state.nodes.attached(node, g);

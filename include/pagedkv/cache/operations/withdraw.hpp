@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/operations/parts/unlaunched.hpp>
-#include <pagedkv/cache/operations/parts/withdraw.hpp>
+#include <pagedkv/cache/operations/parts/withdraw_unlaunched.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/core/error.hpp>
 
@@ -9,17 +9,8 @@
 
 namespace pagedkv::detail {
 
-/// Hides what a sequence has published ahead of a launch; returns how many blocks.
-template <class State>
-[[nodiscard]] std::int64_t withdraw_unlaunched(State& state, const sequence& s) noexcept {
-  auto count = std::int64_t{0};
-  for_each_unlaunched(state, s, [&](block_id block) {
-    count += state.pool.state(block).published() && withdraw(state, block) ? 1 : 0;
-  });
-  return count;
-}
-
-/// The same, unless others need the launch. The sequence publishes nothing any more.
+/// Hides what a sequence has published ahead of a launch, unless others need the launch; returns how many blocks. The
+/// sequence publishes nothing any more.
 template <class State>
 [[nodiscard]] result<std::int64_t> withdraw(State& state, sequence_id id) noexcept {
   return visit_sequence(state, id, [&](auto& s) -> result<std::int64_t> {

@@ -15,10 +15,10 @@ namespace pagedkv::detail {
 /// if that is open.
 template <class State>
 void note_unlaunched(const State& state, sequence_record& s) noexcept {
-  if (const auto newest = state.pool.newest_open_step(); s.unlaunched_step != newest) {
-    s.unlaunched_step = newest;
-    s.first_unlaunched = s.hot.num_published;
-  }
+  const auto newest = state.pool.newest_open_step();
+  const auto first = s.hot.num_published;
+  s.first_unlaunched = s.unlaunched_step == newest ? std::min(s.first_unlaunched, first) : first;
+  s.unlaunched_step = newest;
 }
 
 /// Whether a launch may still have to write K/V of a sequence's nodes from `first_unlaunched` on.
@@ -27,11 +27,11 @@ template <class State>
   return s.unlaunched_step != step_id{} && s.unlaunched_step == state.pool.newest_open_step();
 }
 
-/// Calls `visit(block)` on the blocks that the sequence holds of these nodes and behind them.
+/// Calls `visit(block)` on the blocks that the sequence holds of these nodes and behind them; of nodes from `first` on.
 template <class State>
-void for_each_unlaunched(const State& state, const sequence& s, auto&& visit) noexcept {
+void for_each_unlaunched(const State& state, const sequence& s, auto&& visit, std::size_t first = 0) noexcept {
   if (is_unlaunched(state, s)) {
-    for (auto i = std::max(s.first_unlaunched, s.blocks.num_dropped()); i < s.blocks.size(); ++i) {
+    for (auto i = std::max({s.first_unlaunched, first, s.blocks.num_dropped()}); i < s.blocks.size(); ++i) {
       visit(s.blocks[i]);
     }
   }
