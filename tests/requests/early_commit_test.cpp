@@ -148,6 +148,18 @@ TEMPLATE_LIST_TEST_CASE("a request whose prefix the beneficiary would share does
   CHECK(pool.num_found() == 3 * block_size);
 }
 
+TEMPLATE_LIST_TEST_CASE("nobody forks a sequence that gives way", "[requests]", caches) {
+  auto pool = early_commit<TestType>{};
+  const auto sequence = pool.sequence(pool.low);
+  REQUIRE(pool.cache.withdraw(sequence));
+  CHECK(code_of(pool.cache.fork(sequence)) == error_code::in_use);  // as between the steps of a preemption
+  CHECK(code_of(pool.tracker.fork(pool.low)) == error_code::in_use);
+  REQUIRE(pool.tracker.preempt(pool.low));
+  const auto next = pool.running(1);  // which may have its record
+  CHECK(pool.tracker.fork(next));
+  pool.check_invariants();
+}
+
 TEMPLATE_LIST_TEST_CASE("only what a step has published is withdrawn", "[requests]", caches) {
   auto pool = early_commit<TestType>{};
   REQUIRE(pool.cache.begin_step(std::span<const sequence_id>{}));

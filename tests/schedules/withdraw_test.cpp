@@ -47,11 +47,42 @@ void writer_gives_way(execution& e) {
   }
 }
 
+/// Either the writer keeps its blocks, or no fork has one.
+template <class Cache>
+void writer_gives_way_or_forks(execution& e) {
+  auto cache = Cache{pairs_of_tokens(4)};
+  const auto step = cache.begin_step().value();
+  const auto writer = cache.create_sequence(std::array<token, 4>{1, 2, 3, 4}).value().id;
+  e.expect(cache.commit(writer, 4).has_value(), "cannot commit");
+  auto withdrawn = std::optional<result<std::int64_t>>{};
+  auto forked = std::optional<result<sequence_id>>{};
+  e.spawn([&] { withdrawn = cache.withdraw(writer); });
+  e.spawn([&] { forked = cache.fork(writer); });
+  e.run();
+  if (e.failure().empty()) {
+    const auto code_of = [](const auto& outcome) { return outcome->error().code; };
+    e.expect(!withdrawn->has_value() || !forked->has_value(), "a fork shares what nobody writes");
+    e.expect(withdrawn->has_value() || code_of(withdrawn) == error_code::in_use ||
+                 code_of(withdrawn) == error_code::sequence_busy,
+             "another error of a withdrawal");
+    e.expect(forked->has_value() || code_of(forked) == error_code::in_use ||
+                 code_of(forked) == error_code::sequence_busy,
+             "another error of a fork");
+    e.expect(cache.release(writer).has_value(), "cannot release");
+    e.expect(cache.retire_step(step).has_value(), "cannot retire");
+    for (const auto& sentence : cache.check_invariants()) {
+      e.fail(sentence);
+    }
+  }
+}
+
 TEST_CASE("no schedule of two threads shares what a writer takes back", "[withdraw][scheduler][random]") {
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   using scheduled_lock_free_cache = kv_cache<float32, stepwise_lock_free<>, basic_clock_sweep<1, scheduled>>;
   using scheduled_sharded_cache = kv_cache<float32, scheduled_sharded_mutex>;
-  for (const auto body : {writer_gives_way<scheduled_lock_free_cache>, writer_gives_way<scheduled_sharded_cache>}) {
+  for (const auto body : {writer_gives_way<scheduled_lock_free_cache>, writer_gives_way<scheduled_sharded_cache>,
+                          writer_gives_way_or_forks<scheduled_lock_free_cache>,
+                          writer_gives_way_or_forks<scheduled_sharded_cache>}) {
     const auto found = explorer{{.preemptions = 2}}.exhaustive(body);
     CAPTURE(found.failure, found.schedule, found.schedules);
     CHECK(found.failure.empty());

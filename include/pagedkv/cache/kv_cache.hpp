@@ -234,8 +234,8 @@ class basic_kv_cache {
   }
 
   /// A second sequence on the same blocks, but for those reserved ahead. The first must be committed to its end. Linear
-  /// in its blocks and keys. Errors: `invalid_argument` otherwise, `limit_reached` (`max_sequences`, or references to
-  /// one block), `out_of_memory`; where layers differ, also `capacity_exhausted`, and those of the backend.
+  /// in its blocks and keys. Errors: `invalid_argument` otherwise, `in_use` after `withdraw`, `limit_reached`
+  /// (`max_sequences`, or references to one block), `out_of_memory`; where layers differ, also `capacity_exhausted`, and those of the backend.
   [[nodiscard]] result<sequence_id> fork(sequence_id id, copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::fork(state_, id, copier(on));
@@ -285,7 +285,7 @@ class basic_kv_cache {
 
   /// Before the release of a sequence whose launch will not happen: hides the blocks that it has published for the
   /// newest step, if that is open, by `commit` or by entries of a batch that only commit; returns how many. No look-up
-  /// that begins afterwards finds them. From then on the sequence publishes nothing. Linear in those blocks. Errors:
+  /// that begins afterwards finds them. From then on the sequence publishes nothing, and no fork shares it. Linear in those blocks. Errors:
   /// `in_use` while another sequence or a pin holds one, or a block of a fork in that step, and so needs the launch.
   [[nodiscard]] result<std::int64_t> withdraw(sequence_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};

@@ -113,6 +113,7 @@ struct sequence_record {
   step_id unlaunched_step{};     // the newest one when others could share more of it last, if that step was open: by a
                                  // commit alone, or a fork
   std::size_t first_unlaunched = 0;  // of the blocks, or nodes, that its launch may have to write
+  bool is_withdrawn = false;     // nobody may share it any more: its launch will not happen
   bool reuses_slots = false;     // the rest of the last blocks held tokens before, which an open step may read
 
   /// Where it is, and its numbers under their names.
@@ -140,6 +141,7 @@ struct sequence_record {
     num_reserved = 0;
     steps = {};
     unlaunched_step = {};
+    is_withdrawn = false;
     // An open step of the other sequence may write its slots ahead in a shared block; its release fences the block.
     reuses_slots = from.reuses_slots || from.num_reserved > from.num_tokens;
     options = from.options;

@@ -327,6 +327,7 @@ template <layered State>
   s.branch = known > s.num_cached_tokens ? known : 0;
   s.steps = {};
   s.unlaunched_step = {};
+  s.is_withdrawn = false;
   s.has_ranges = has_ranges(options);
   s.reuses_slots = false;
   s.num_reserved = 0;

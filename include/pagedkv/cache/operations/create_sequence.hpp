@@ -146,6 +146,7 @@ template <class State>
   s.tail = state.link_before(s, num_hits);
   s.steps = {};
   s.unlaunched_step = {};
+  s.is_withdrawn = false;
   s.reuses_slots = false;
   s.created = s.last_access = state.time();
   find_room(state, s);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 namespace pagedkv::detail {
 
@@ -46,10 +47,14 @@ template <class State>
   return {};
 }
 
-/// Makes a second sequence of the first. `copy` is for states.
+/// Makes a second sequence of the first. `copy` is for states. Errors: `in_use` where the first was withdrawn: it has
+/// tokens that no launch writes.
 template <class State>
 [[nodiscard]] result<sequence_id> fork(State& state, sequence_id id, block_copier copy) noexcept {
   return visit_sequence(state, id, [&](auto& from) -> result<sequence_id> {
+    if (from.is_withdrawn) {
+      return error{error_code::in_use, "id of a sequence that gives way, to fork", static_cast<std::int64_t>(id)};
+    }
     const auto made = make_record(state.sequences, "number of sequences", [&](auto& to) {
       if constexpr (layered<State>) {
         return fork(state, from, to, copy);

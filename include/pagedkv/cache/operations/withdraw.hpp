@@ -9,8 +9,8 @@
 
 namespace pagedkv::detail {
 
-/// Hides what a sequence has published ahead of a launch, unless others need the launch; returns how many blocks. The
-/// sequence publishes nothing any more.
+/// Hides what a sequence has published ahead of a launch, unless others need the launch; returns how many blocks. Nobody
+/// can share the sequence any more.
 template <class State>
 [[nodiscard]] result<std::int64_t> withdraw(State& state, sequence_id id) noexcept {
   return visit_sequence(state, id, [&](auto& s) -> result<std::int64_t> {
@@ -25,6 +25,7 @@ template <class State>
       return error{error_code::in_use, "number of blocks that others share ahead of their launch", num_shared, 0};
     }
     s.options.publish = false;
+    s.is_withdrawn = true;
     return num_hidden;
   });
 }
