@@ -97,6 +97,29 @@ TEMPLATE_LIST_TEST_CASE("a batch commits what the step before has written, unles
   pool.check_invariants();
 }
 
+TEMPLATE_LIST_TEST_CASE("a refused commit publishes nothing for a launch", "[requests]", caches) {
+  auto pool = early_commit<TestType>{};
+  const auto tokens = pool.fresh_tokens(block_size);
+  REQUIRE(pool.tracker.finish(pool.low));
+  const auto other = pool.tracker.submit(tokens).value();
+  auto slots = std::array<slot, 1>{};
+  auto failures = std::array<batch_failure, 1>{};
+  const auto try_to = [&](const batch_entry& entry) {
+    return pool.cache.append_batch(std::array{entry}, {.slots = slots, .failures = failures})->num_failures == 0;
+  };
+  if (GENERATE(false, true)) {
+    CHECK_FALSE(try_to({.id = other.sequence, .num_computed_tokens = block_size + 1}));
+  } else {
+    CHECK(code_of(pool.cache.commit(other.sequence, block_size + 1)) == error_code::invalid_argument);
+  }
+  const auto next = std::array<token, 1>{7};
+  REQUIRE(try_to({other.sequence, token_run{next}, block_size}));  // the step before has written them
+  REQUIRE(pool.tracker.preempt(other.id));
+  auto longer = tokens;
+  longer.push_back(7);
+  CHECK(pool.cache.find_prefix(longer) == block_size);
+}
+
 TEMPLATE_LIST_TEST_CASE("a request whose launch others need does not give way", "[requests]", caches) {
   auto pool = early_commit<TestType>{};
   const auto check_held = [&] {

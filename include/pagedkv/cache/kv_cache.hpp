@@ -727,11 +727,10 @@ class basic_kv_cache {
   [[gnu::noinline]] result<void> publish(sequence_id id, std::int64_t num_tokens,
                                          [[maybe_unused]] copying_stream on) noexcept {
     return detail::visit_sequence(state_, id, [&](auto& s) {
-      detail::note_unlaunched(state_, s);
       if constexpr (layers_differ) {
-        return detail::commit(state_, s, num_tokens, copier(on));
+        return detail::commit(state_, s, num_tokens, copier(on), true);
       } else {
-        return detail::commit(state_, s, num_tokens);
+        return detail::commit(state_, s, num_tokens, true);
       }
     });
   }

@@ -45,10 +45,8 @@ template <layered State, class Fill, class Added>
 [[nodiscard]] result<void> append_entry(State& state, group_sequence& s, const batch_entry& entry, block_copier copy,
                                         Fill&& fill, Added&& added) noexcept {
   if (entry.num_computed_tokens != batch_entry::no_commit) {
-    if (num_slots_of(entry) == 0) {
-      note_unlaunched(state, s);
-    }
-    if (auto committed = commit(state, s, entry.num_computed_tokens, copy); !committed) {
+    const bool ahead = num_slots_of(entry) == 0;
+    if (auto committed = commit(state, s, entry.num_computed_tokens, copy, ahead); !committed) {
       return committed;
     }
   }

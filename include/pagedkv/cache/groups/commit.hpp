@@ -2,6 +2,7 @@
 
 #include <pagedkv/cache/groups/append.hpp>
 #include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/cache/operations/parts/unlaunched.hpp>
 
 #include <algorithm>
 #include <array>
@@ -249,12 +250,12 @@ void drop_behind_windows(State& state, group_sequence& s, std::int64_t num_token
   }
 }
 
-/// Publishes what is full among the first `num_tokens`, whose K/V and state the caller declares written; saves states
-/// at chosen lengths; releases blocks that lie behind a window of the committed tokens. Errors: `invalid_argument`
+/// Publishes what is full among the first `num_tokens`, whose K/V and state the caller declares written, perhaps
+/// `ahead` of a launch; saves states at chosen lengths; releases blocks that lie behind a window of the committed tokens. Errors: `invalid_argument`
 /// beyond the length, or before what was committed; those of `copy`.
 template <layered State>
-[[nodiscard]] result<void> commit(State& state, group_sequence& s, std::int64_t num_tokens,
-                                  block_copier copy) noexcept {
+[[nodiscard]] result<void> commit(State& state, group_sequence& s, std::int64_t num_tokens, block_copier copy,
+                                  bool ahead = false) noexcept {
   if (num_tokens > s.num_tokens) {
     return error{error_code::invalid_argument, "number of computed tokens", num_tokens, s.num_tokens};
   }
@@ -286,6 +287,9 @@ template <layered State>
     s.newest_nodes = static_cast<std::size_t>(num_tokens / state.granularity());
   }
   if (publishes) {
+    if (ahead) {
+      note_unlaunched(state, s);
+    }
     publish_up_to(state, s, num_tokens);
   }
   if (saves && !s.saved.empty()) {

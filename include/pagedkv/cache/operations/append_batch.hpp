@@ -3,7 +3,6 @@
 #include <pagedkv/cache/batch.hpp>
 #include <pagedkv/cache/operations/append.hpp>
 #include <pagedkv/cache/operations/commit.hpp>
-#include <pagedkv/cache/operations/parts/unlaunched.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
@@ -89,10 +88,7 @@ template <class State, class Added>
 [[nodiscard]] result<void> append_at_length(State& state, sequence& s, const batch_entry& entry, std::span<slot> slots,
                                             block_copier copy, Added&& added) noexcept {
   if (entry.num_computed_tokens != batch_entry::no_commit) {
-    if (num_slots_of(entry) == 0) {
-      note_unlaunched(state, s);
-    }
-    if (auto committed = commit(state, s, entry.num_computed_tokens); !committed) {
+    if (auto committed = commit(state, s, entry.num_computed_tokens, num_slots_of(entry) == 0); !committed) {
       return committed;
     }
   }

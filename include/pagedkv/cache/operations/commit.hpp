@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/operations/parts/leases.hpp>
+#include <pagedkv/cache/operations/parts/unlaunched.hpp>
 #include <pagedkv/cache/operations/parts/withdraw.hpp>
 #include <pagedkv/cache/record_access.hpp>
 
@@ -105,9 +106,10 @@ template <class State>
          num_tokens < next;
 }
 
-/// Publishes the full blocks among the first `num_tokens`, whose K/V the caller declares written.
+/// Publishes the full blocks among the first `num_tokens`, whose K/V the caller declares written; perhaps `ahead` of a
+/// launch.
 template <class State>
-[[nodiscard]] result<void> commit(State& state, sequence& s, std::int64_t num_tokens) noexcept {
+[[nodiscard]] result<void> commit(State& state, sequence& s, std::int64_t num_tokens, bool ahead = false) noexcept {
   if (num_tokens > s.num_tokens) {
     return error{error_code::invalid_argument, "number of computed tokens", num_tokens, s.num_tokens};
   }
@@ -119,6 +121,9 @@ template <class State>
   if (s.options.publish && num_blocks > s.num_published_blocks) {
     if (auto assigned = assign_keys(state, s, num_blocks); !assigned) {
       return assigned;
+    }
+    if (ahead) {
+      note_unlaunched(state, s);
     }
     publish_up_to(state, s, num_blocks);
   }
