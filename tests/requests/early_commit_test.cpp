@@ -14,6 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <span>
@@ -236,7 +238,91 @@ TEMPLATE_LIST_TEST_CASE("what a truncation cuts off ahead of its launch goes, to
   CHECK(cache.check_invariants() == std::vector<std::string>{});
 }
 
+TEMPLATE_LIST_TEST_CASE("what is computed is what launches have written, when a request gives way", "[requests]",
+                        caches) {
+  auto pool = early_commit<TestType>{};
+  REQUIRE(pool.cache.begin_step(std::span<const sequence_id>{}));
+  const auto sequence = pool.sequence(pool.low);
+  const auto num_computed = [&] { return pool.cache.describe(sequence)->num_computed_tokens; };
+  REQUIRE(pool.cache.append(sequence, pool.fresh_tokens(block_size)));
+  SECTION("all") {}
+  SECTION("but for a block") { REQUIRE(pool.cache.commit(sequence, 4 * block_size)); }
+  SECTION("but for a token") { REQUIRE(pool.cache.commit(sequence, 3 * block_size + 1)); }
+  REQUIRE(pool.cache.withdraw(sequence));
+  CHECK(num_computed() == 3 * block_size);
+  pool.check_invariants();
+}
+
+TEMPLATE_LIST_TEST_CASE("a sequence that publishes nothing knows what launches have written", "[requests]", caches) {
+  auto cache = TestType{{.block_size = block_size, .num_blocks = 8, .head_dim = 2, .max_sequences = 4}};
+  REQUIRE(cache.begin_step(std::span<const sequence_id>{}));
+  auto options = sequence_options{};
+  options.publish = false;
+  const auto tokens = std::vector<token>(3 * block_size);
+  const auto sequence = cache.create_sequence(tokens, options).value().id;
+  REQUIRE(cache.commit(sequence, 2 * block_size + 1));
+  REQUIRE(cache.begin_step(std::span<const sequence_id>{}));
+  if (GENERATE(false, true)) {
+    REQUIRE(cache.commit(sequence, 3 * block_size));
+  }
+  CHECK(*cache.withdraw(sequence) == 0);
+  CHECK(cache.describe(sequence)->num_computed_tokens == 2 * block_size);
+  CHECK(cache.check_invariants() == std::vector<std::string>{});
+}
+
 // Real K/V.
+
+/// Keeps the K/V of preempted requests that was written.
+struct kv_keeper : recompute {
+  static constexpr bool keeps_kv = true;
+
+  template <class Cache>
+  void save(Cache& cache, const preemption_candidate& request, typename Cache::stream) noexcept {
+    const auto count = cache.describe(request.sequence)->num_computed_tokens;
+    auto& saved = (*kept)[request.id];
+    for (std::size_t g = 0; g < num_groups<Cache>; ++g) {
+      auto keys = std::vector<float>(static_cast<std::size_t>(count) * head_dim);
+      auto values = keys;
+      const auto slots = slots_of(cache, request.sequence, 0, count, g);
+      REQUIRE(cache.read(0, slots, contiguous_rows(keys, 1, head_dim), contiguous_rows(values, 1, head_dim), {}, g));
+      saved.push_back(std::move(keys));
+    }
+  }
+  template <class Cache>
+  std::int64_t restore(Cache& cache, const preemption_candidate& request, std::int64_t num_cached,
+                       typename Cache::stream) noexcept {
+    const auto saved = std::exchange((*kept)[request.id], {});
+    auto end = num_cached;
+    for (std::size_t g = 0; g < saved.size(); ++g) {
+      const auto count = static_cast<std::int64_t>(saved[g].size()) / head_dim;
+      end = std::min(count, cache.describe(request.sequence)->num_tokens - 1);
+      if (end <= num_cached) {
+        return num_cached;
+      }
+      auto rest = std::vector<float>(saved[g].begin() + num_cached * head_dim, saved[g].begin() + end * head_dim);
+      const auto rows = contiguous_rows(std::as_const(rest), 1, head_dim);
+      REQUIRE(cache.write(0, slots_of(cache, request.sequence, num_cached, end, g), rows, rows, {}, g));
+      ++num_restored;
+    }
+    return end;
+  }
+  void discard(request_id id) noexcept { kept->erase(id); }
+
+  static constexpr auto head_dim = std::int32_t{16};
+  template <class Cache>
+  static constexpr std::size_t num_groups = Cache::layers_differ ? 2 : 1;
+  template <class Cache>
+  [[nodiscard]] static std::vector<slot> slots_of(Cache& cache, sequence_id id, std::int64_t first, std::int64_t end,
+                                                  std::size_t group) {
+    auto slots = std::vector<slot>(static_cast<std::size_t>(end - first));
+    REQUIRE(cache.slot_mapping(id, first, slots, group));
+    return slots;
+  }
+
+  std::shared_ptr<std::map<request_id, std::vector<std::vector<float>>>> kept =
+      std::make_shared<std::map<request_id, std::vector<std::vector<float>>>>();
+  inline static int num_restored = 0;
+};
 
 struct row {
   request_id id{};
@@ -249,7 +335,7 @@ struct row {
 };
 
 /// An engine whose steps do everything in any order, and which commits ahead of its launches when it likes.
-template <class Cache>
+template <class Cache, class Preemption = recompute>
 class hasty_engine {
  public:
   template <class... Tiers>
@@ -531,7 +617,7 @@ class hasty_engine {
 
   std::mt19937 random_;
   Cache cache_;
-  request_tracker<Cache> tracker_;
+  request_tracker<Cache, Preemption> tracker_;
   std::list<row> rows_;
   token next_token_ = 100'000;
   int num_early_ = 0;
@@ -541,6 +627,7 @@ class hasty_engine {
   int num_cut_ = 0;
 };
 
+using with_groups = std::tuple<kv_cache<>, kv_cache<lock_free, clock_sweep>, kv_cache<layer_groups>>;
 using other_caches =
     std::tuple<kv_cache<layer_groups>, kv_cache<layer_groups, sharded_mutex>, kv_cache<host_tier<>>,
                kv_cache<host_tier<>, rw_lock>, kv_cache<host_tier<>, layer_groups>>;
@@ -557,6 +644,14 @@ TEMPLATE_LIST_TEST_CASE("whatever gives way ahead of a launch, no request reads 
   } else {
     hasty_engine<TestType>{seed}.run(3000);
   }
+}
+
+TEMPLATE_LIST_TEST_CASE("a policy that keeps K/V keeps none that nobody wrote", "[requests][random]", with_groups) {
+  const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
+  CAPTURE(seed);
+  kv_keeper::num_restored = 0;
+  hasty_engine<TestType, kv_keeper>{seed}.run(3000);
+  CHECK(kv_keeper::num_restored > 9);
 }
 
 }  // namespace

@@ -285,7 +285,8 @@ class basic_kv_cache {
 
   /// Before the release of a sequence whose launch will not happen: hides the blocks that it has published for the
   /// newest step, if that is open, by `commit` or by entries of a batch that only commit; returns how many. No look-up
-  /// that begins afterwards finds them. From then on the sequence publishes nothing, and no fork shares it. Linear in those blocks. Errors:
+  /// that begins afterwards finds them. From then on the sequence publishes nothing, no fork shares it, and its
+  /// computed tokens are those that launches have surely written: in an open step, in whole blocks. Linear in those blocks. Errors:
   /// `in_use` while another sequence or a pin holds one, or a block of a fork in that step, and so needs the launch.
   [[nodiscard]] result<std::int64_t> withdraw(sequence_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};

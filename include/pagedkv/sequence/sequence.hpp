@@ -110,8 +110,9 @@ struct sequence_record {
 
   std::vector<prefix_key> keys;  // of the tokens, and of the rest of the prompt
   step_set steps;                // that use it
-  step_id unlaunched_step{};     // the newest one when others could share more of it last, if that step was open: by a
-                                 // commit alone, or a fork
+  step_id first_step{};          // the newest one at its start, if open: its launch may write what the sequence shares
+  step_id unlaunched_step{};     // the step in which a commit alone, or a fork, last let others share more of it; none
+                                 // if no step was open
   std::size_t first_unlaunched = 0;  // of the blocks, or nodes, that its launch may have to write
   bool is_withdrawn = false;     // nobody may share it any more: its launch will not happen
   bool reuses_slots = false;     // the rest of the last blocks held tokens before, which an open step may read

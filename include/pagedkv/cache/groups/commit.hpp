@@ -266,11 +266,17 @@ template <layered State>
   const bool saves = num_tokens > s.num_computed_tokens && saves_at(state, s, num_tokens);
   const bool keeps = !saves && num_tokens > s.num_computed_tokens && keeps_at(state, s, num_tokens);
   const bool publishes = s.options.publish && static_cast<std::size_t>(num_tokens / state.granularity()) > s.num_nodes;
+  const auto note_ahead = [&] {
+    if (ahead && (publishes || num_tokens / state.granularity() > s.num_computed_tokens / state.granularity())) {
+      note_unlaunched(state, s);
+    }
+  };
   const auto note = [&] {
     s.num_computed_tokens = num_tokens;
     s.last_access = state.time();
   };
   if (!saves && !keeps && !publishes && !leaves_windows(state, s, num_tokens)) {
+    note_ahead();
     note();
     return {};
   }
@@ -286,10 +292,8 @@ template <layered State>
     }
     s.newest_nodes = static_cast<std::size_t>(num_tokens / state.granularity());
   }
+  note_ahead();
   if (publishes) {
-    if (ahead) {
-      note_unlaunched(state, s);
-    }
     publish_up_to(state, s, num_tokens);
   }
   if (saves && !s.saved.empty()) {

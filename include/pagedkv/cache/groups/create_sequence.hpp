@@ -326,6 +326,7 @@ template <layered State>
   const auto known = static_cast<std::int64_t>(found->num_without_states) * state.granularity();
   s.branch = known > s.num_cached_tokens ? known : 0;
   s.steps = {};
+  s.first_step = state.pool.newest_open_step();
   s.unlaunched_step = {};
   s.is_withdrawn = false;
   s.has_ranges = has_ranges(options);

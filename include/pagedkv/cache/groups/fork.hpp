@@ -77,6 +77,7 @@ template <layered State>
   add_keys(to, from.keys);
   to.hashes.assign(from.hashes.begin(), from.hashes.end());
   to.continue_as(from, state.time());
+  to.first_step = state.pool.newest_open_step();
   to.tail = from.tail;
   state.hold(to.tail);
   to.branch = 0;

@@ -129,7 +129,8 @@ class invariant_check : pool_check<State> {
     expect(s.blocks.size() == state_.blocks_for(std::max(s.num_tokens, s.num_reserved)),
            "a block table does not match its sequence's length", s.num_tokens);
     const auto num_full = static_cast<std::size_t>(s.num_computed_tokens) / state_.block_size();
-    expect(s.num_published_blocks == num_full || (!s.options.publish && s.num_published_blocks < num_full),
+    expect(s.num_published_blocks == num_full || s.is_withdrawn ||
+               (!s.options.publish && s.num_published_blocks < num_full),
            "a sequence's full committed blocks are not all published", static_cast<std::int64_t>(num_full));
     check_chain(s);
     if (s.has_room()) {

@@ -118,13 +118,16 @@ template <class State>
                  s.num_computed_tokens};
   }
   const auto num_blocks = static_cast<std::size_t>(num_tokens) / state.block_size();
-  if (s.options.publish && num_blocks > s.num_published_blocks) {
+  const bool publishes = s.options.publish && num_blocks > s.num_published_blocks;
+  if (publishes) {
     if (auto assigned = assign_keys(state, s, num_blocks); !assigned) {
       return assigned;
     }
-    if (ahead) {
-      note_unlaunched(state, s);
-    }
+  }
+  if (ahead && num_blocks > static_cast<std::size_t>(s.num_computed_tokens) / state.block_size()) {
+    note_unlaunched(state, s);
+  }
+  if (publishes) {
     publish_up_to(state, s, num_blocks);
   }
   s.num_computed_tokens = num_tokens;

@@ -145,6 +145,7 @@ template <class State>
   s.window_start = root;
   s.tail = state.link_before(s, num_hits);
   s.steps = {};
+  s.first_step = state.pool.newest_open_step();
   s.unlaunched_step = {};
   s.is_withdrawn = false;
   s.reuses_slots = false;

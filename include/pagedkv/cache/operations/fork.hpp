@@ -38,6 +38,7 @@ template <class State>
   to.blocks.copy(from.blocks, num_blocks);
   add_keys(to, from.keys);
   to.continue_as(from, state.time());
+  to.first_step = state.pool.newest_open_step();
   to.tail = from.tail;
   to.window_start = from.window_start;
   to.num_hashed_blocks = from.num_hashed_blocks;

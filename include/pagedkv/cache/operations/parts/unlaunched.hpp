@@ -11,12 +11,13 @@
 
 namespace pagedkv::detail {
 
-/// Notes that look-ups or a fork are about to share more of a sequence: perhaps ahead of the launch of the newest step,
-/// if that is open.
+/// Notes that look-ups or a fork are about to share more of a sequence, or that one which publishes nothing has full
+/// blocks: perhaps ahead of the launch of the newest step, if that is open.
 template <class State>
 void note_unlaunched(const State& state, sequence_record& s) noexcept {
   const auto newest = state.pool.newest_open_step();
-  const auto first = s.hot.num_published;
+  const auto num_full = static_cast<std::size_t>(s.num_computed_tokens) / state.tokens_per_node();
+  const auto first = s.options.publish ? s.hot.num_published : num_full;
   s.first_unlaunched = s.unlaunched_step == newest ? std::min(s.first_unlaunched, first) : first;
   s.unlaunched_step = newest;
 }
