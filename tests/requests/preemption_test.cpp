@@ -3,6 +3,7 @@
 #include "tracked_cache.hpp"
 
 #include <catch2/catch_template_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 
 #include <algorithm>
 #include <array>
@@ -456,6 +457,41 @@ TEST_CASE("a preemption policy can keep the K/V of preempted requests", "[reques
   CHECK(notes.restored_to == std::vector{std::pair{resumed->sequence, 8}});
   CHECK(notes.saved == std::vector{lower});
   REQUIRE(pool.tracker.cancel(lower));
+  CHECK(notes.saved.empty());
+}
+
+/// Calls `meanwhile()`, once, ahead of the next sequence, as if another thread came in between.
+struct interrupted_cache : minimal_cache {
+  using minimal_cache::minimal_cache;
+
+  [[nodiscard]] result<admission> create_sequence(const token_run& prompt, const sequence_options& options,
+                                                  int on) noexcept {
+    if (const auto other = std::exchange(meanwhile, nullptr)) {
+      other();
+    }
+    return minimal_cache::create_sequence(prompt, options, on);
+  }
+
+  std::function<void()> meanwhile;
+};
+
+TEST_CASE("a request is not resumed on what it was before another thread resumed and preempted it", "[requests]") {
+  auto notes = note_keeper::notes{};
+  auto pool = tracked_cache<interrupted_cache, note_keeper>{8, {}, note_keeper{&notes}};
+  const auto tokens = pool.fresh_tokens(2 * block_size);
+  const auto waits = GENERATE(false, true);
+  const auto id = waits ? pool.tracker.enqueue().value() : pool.running_on(tokens);
+  REQUIRE((waits || pool.tracker.preempt(id)));
+  pool.cache.meanwhile = [&] {
+    REQUIRE(pool.tracker.resume(id, tokens));
+    REQUIRE(pool.tracker.preempt(id));
+  };
+  CHECK(code_of(pool.tracker.resume(id, tokens)) == error_code::sequence_busy);
+  CHECK(pool.state(id) == request_state::preempted);
+  CHECK(pool.in_use() == 0);
+  const auto resumed = pool.tracker.resume(id, tokens);
+  REQUIRE(resumed);
+  CHECK(resumed->num_cached_tokens == (waits ? block_size / 2 : 0));  // or the refused one has taken it
   CHECK(notes.saved.empty());
 }
 

@@ -126,14 +126,26 @@ class request_records {
     return info;
   }
 
-  /// Preempted or waiting to running, with a prompt of this length. Errors: those of `describe_resumable`.
-  [[nodiscard]] result<void> resume(request_id id, sequence_id sequence, std::int64_t num_prompt_tokens) noexcept {
-    return change_resumable(id, [&](request_info& request) {
+  /// Preempted or waiting to running, with a prompt of this length. `seen`: a copy from `describe_resumable`. Errors:
+  /// those of `describe_resumable`; `sequence_busy` also if the request has been resumed and preempted since the copy.
+  [[nodiscard]] result<void> resume(request_id id, const request_info& seen, sequence_id sequence,
+                                    std::int64_t num_prompt_tokens) noexcept {
+    auto is_same = true;
+    const auto resumed = change_resumable(id, [&](request_info& request) {
+      is_same = request.state == seen.state && request.num_preemptions == seen.num_preemptions;
+      if (!is_same) {
+        return;
+      }
       statistics_.submitted += request.state == request_state::waiting;
       move(request, request_state::running);
       request.sequence = sequence;
       request.options.sequence.num_prompt_tokens = num_prompt_tokens;
     });
+    if (!is_same) {
+      return error{error_code::sequence_busy, "id of a request that another thread has resumed",
+                   static_cast<std::int64_t>(id)};
+    }
+    return resumed;
   }
 
   /// Ends a request that has not ended. The caller releases the request's sequence, if there is one.

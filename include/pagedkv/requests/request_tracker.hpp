@@ -124,7 +124,7 @@ class request_tracker {
   /// Starts a waiting request on its prompt, or a preempted one on all its tokens so far, which nothing compares with
   /// those that it had. Its prompt ends where it ended at first; the other tokens are its answer. Linear in the tokens,
   /// and as `submit` with preemption. Errors: those of the cache's `create_sequence`; `not_preempted`, `already_ended`,
-  /// `unknown_request`; `sequence_busy` while another thread saves its K/V.
+  /// `unknown_request`; `sequence_busy` while another thread saves its K/V, or has resumed it meanwhile.
   [[nodiscard]] tracker_result<submission> resume(request_id id, const token_run& tokens, stream on = {}) noexcept {
     auto waiting = records_.describe_resumable(id);
     if (!waiting) {
@@ -143,7 +143,7 @@ class request_tracker {
     if (waiting->state == request_state::preempted) {
       made.num_cached_tokens = preemption_.restore(request, admitted->num_cached_tokens, on);
     }
-    if (const auto resumed = records_.resume(id, admitted->id, end_of_prompt); !resumed) {
+    if (const auto resumed = records_.resume(id, *waiting, admitted->id, end_of_prompt); !resumed) {
       releases_.release(admitted->id, {});
       return {resumed.error(), std::move(preempted)};
     }
