@@ -33,13 +33,40 @@ void writer_gives_way(execution& e) {
   e.run();
   if (e.failure().empty()) {
     const bool gives_way = withdrawn->has_value();
-    e.expect(gives_way || withdrawn->error().code == error_code::in_use, "another error");
+    const bool is_busy = !gives_way && withdrawn->error().code == error_code::sequence_busy;
+    e.expect(gives_way || is_busy || withdrawn->error().code == error_code::in_use, "another error");
     e.expect(!gives_way || !shared->has_value() || (*shared)->num_cached_tokens == 0,
              "a sequence shares what nobody writes");
-    e.expect(gives_way || shared->has_value(), "in use, and nobody uses it");
+    e.expect(gives_way || is_busy || shared->has_value(), "in use, and nobody uses it");
+    e.expect(!is_busy || cache.withdraw(writer).has_value() == !(shared->has_value() && (*shared)->num_cached_tokens != 0),
+             "a repetition ends otherwise");
     e.expect(cache.release(writer).has_value(), "cannot release");
     e.expect(!gives_way || cache.find_prefix(std::array<token, 5>{1, 2, 3, 4, 5}) == 0,
              "a look-up finds what nobody writes");
+    e.expect(cache.retire_step(step).has_value(), "cannot retire");
+    for (const auto& sentence : cache.check_invariants()) {
+      e.fail(sentence);
+    }
+  }
+}
+
+/// A look-up keeps no writer's blocks for longer than it takes.
+template <class Cache>
+void writer_gives_way_to_a_look_up(execution& e) {
+  auto cache = Cache{pairs_of_tokens(4)};
+  const auto step = cache.begin_step().value();
+  const auto writer = cache.create_sequence(std::array<token, 4>{1, 2, 3, 4}).value().id;
+  e.expect(cache.commit(writer, 4).has_value(), "cannot commit");
+  auto withdrawn = std::optional<result<std::int64_t>>{};
+  e.spawn([&] { withdrawn = cache.withdraw(writer); });
+  e.spawn([&] { static_cast<void>(cache.find_prefix(std::array<token, 5>{1, 2, 3, 4, 5})); });
+  e.run();
+  if (e.failure().empty()) {
+    const bool gives_way = withdrawn->has_value();
+    e.expect(gives_way || withdrawn->error().code == error_code::sequence_busy, "another error");
+    e.expect(gives_way || cache.withdraw(writer).has_value(), "busy without another thread");
+    e.expect(cache.release(writer).has_value(), "cannot release");
+    e.expect(cache.find_prefix(std::array<token, 5>{1, 2, 3, 4, 5}) == 0, "a look-up finds what nobody writes");
     e.expect(cache.retire_step(step).has_value(), "cannot retire");
     for (const auto& sentence : cache.check_invariants()) {
       e.fail(sentence);
@@ -81,6 +108,8 @@ TEST_CASE("no schedule of two threads shares what a writer takes back", "[withdr
   using scheduled_lock_free_cache = kv_cache<float32, stepwise_lock_free<>, basic_clock_sweep<1, scheduled>>;
   using scheduled_sharded_cache = kv_cache<float32, scheduled_sharded_mutex>;
   for (const auto body : {writer_gives_way<scheduled_lock_free_cache>, writer_gives_way<scheduled_sharded_cache>,
+                          writer_gives_way_to_a_look_up<scheduled_lock_free_cache>,
+                          writer_gives_way_to_a_look_up<scheduled_sharded_cache>,
                           writer_gives_way_or_forks<scheduled_lock_free_cache>,
                           writer_gives_way_or_forks<scheduled_sharded_cache>}) {
     const auto found = explorer{{.preemptions = 2}}.exhaustive(body);

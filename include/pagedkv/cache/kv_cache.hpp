@@ -287,7 +287,8 @@ class basic_kv_cache {
   /// newest step, if that is open, by `commit` or by entries of a batch that only commit; returns how many. No look-up
   /// that begins afterwards finds them. From then on the sequence publishes nothing, no fork shares it, and its
   /// computed tokens are those that launches have surely written: in an open step, in whole blocks. Linear in those blocks. Errors:
-  /// `in_use` while another sequence or a pin holds one, or a block of a fork in that step, and so needs the launch.
+  /// `in_use` while another sequence or a pin holds one, or a block of a fork in that step, and so needs the launch;
+  /// `sequence_busy`, also under `sharded_mutex`, while another thread looks one up. After either, blocks may be hidden.
   [[nodiscard]] result<std::int64_t> withdraw(sequence_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::withdraw(state_, id);

@@ -56,15 +56,14 @@ class request_preemption {
       : cache_(cache), records_(records), releases_(releases), policy_(std::move(policy)) {}
 
   /// Errors: `preempted`, `already_ended`, `unknown_request`; `in_use` while others need what the request has published
-  /// ahead of a launch; `sequence_busy` while another thread may publish.
+  /// ahead of a launch; `sequence_busy` while another thread is inside the sequence, or looks its blocks up.
   [[nodiscard]] result<void> preempt(request_id id, stream on) noexcept {
     if constexpr (cache_that_withdraws<Cache>) {
       const auto held = records_.sequence_of(id);
       if (!held) {
         return held.error();
       }
-      const auto withdrawn =
-          detail::retry_while_busy<typename Cache::locking_type>([&] { return cache_.withdraw(*held); });
+      const auto withdrawn = detail::repeat_while_busy([&] { return cache_.withdraw(*held); });
       if (!withdrawn && withdrawn.error().code != error_code::unknown_sequence) {
         return withdrawn.error();
       }

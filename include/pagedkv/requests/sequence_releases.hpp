@@ -12,19 +12,27 @@ namespace pagedkv {
 
 namespace detail {
 
-/// Calls `operation()`, and repeats it while another thread is inside the sequence: a bounded number of times, because
+/// Calls `operation()`, and repeats it while another thread keeps the sequence busy: a bounded number of times, because
 /// that thread may be stopped.
-template <class Locking, class Operation>
-[[nodiscard]] auto retry_while_busy(Operation&& operation) noexcept {
+template <class Operation>
+[[nodiscard]] auto repeat_while_busy(Operation&& operation) noexcept {
   constexpr auto max_attempts = 16;
   auto done = operation();
-  for (auto attempts = 1; !Locking::waits_for_sequence && !done && done.error().code == error_code::sequence_busy &&
-                          attempts < max_attempts;
+  for (auto attempts = 1; !done && done.error().code == error_code::sequence_busy && attempts < max_attempts;
        ++attempts) {
     sched_yield();  // <thread> would take a tenth of the time to compile a tracker
     done = operation();
   }
   return done;
+}
+/// The same for an operation that finds a sequence busy only while another thread is inside.
+template <class Locking, class Operation>
+[[nodiscard]] auto retry_while_busy(Operation&& operation) noexcept {
+  if constexpr (Locking::waits_for_sequence) {
+    return operation();
+  } else {
+    return repeat_while_busy(operation);
+  }
 }
 
 }  // namespace detail

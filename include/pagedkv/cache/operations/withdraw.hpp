@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace pagedkv::detail {
 
@@ -42,20 +43,34 @@ void discount_unlaunched(const State& state, sequence_record& s) noexcept {
   s.num_computed_tokens = static_cast<std::int64_t>(num_full * size);
 }
 
-/// Hides what a sequence has published ahead of a launch, unless others need the launch; returns how many blocks. Nobody
-/// can share the sequence any more.
+/// Why a sequence must not give way now, if others may need its launch. Leases are counted first: each ends, or is a
+/// reference before it ends.
+template <class State>
+[[nodiscard]] std::optional<error> refusal_to_withdraw(const State& state, const auto& s) noexcept {
+  const auto num_leased = num_unlaunched_leased(state, s);
+  if (const auto num_shared = num_unlaunched_shared(state, s); num_shared != 0) {
+    return error{error_code::in_use, "number of blocks that others share ahead of their launch", num_shared, 0};
+  }
+  if (num_leased != 0) {
+    return error{error_code::sequence_busy, "number of blocks that look-ups read ahead of their launch", num_leased, 0};
+  }
+  return std::nullopt;
+}
+
+/// Hides what a sequence has published ahead of a launch, unless others may need the launch; returns how many
+/// blocks. Nobody can share the sequence any more.
 template <class State>
 [[nodiscard]] result<std::int64_t> withdraw(State& state, sequence_id id) noexcept {
   return visit_sequence(state, id, [&](auto& s) -> result<std::int64_t> {
     const auto guard = state.guard_nodes();
-    auto num_shared = num_unlaunched_shared(state, s);
+    auto refusal = refusal_to_withdraw(state, s);
     auto num_hidden = std::int64_t{0};
-    if (num_shared == 0) {
+    if (!refusal) {
       num_hidden = withdraw_unlaunched(state, s);
-      num_shared = num_unlaunched_shared(state, s);  // another thread's hit may have been faster
+      refusal = refusal_to_withdraw(state, s);  // another thread's hit may have been faster
     }
-    if (num_shared != 0) {
-      return error{error_code::in_use, "number of blocks that others share ahead of their launch", num_shared, 0};
+    if (refusal) {
+      return *refusal;
     }
     s.options.publish = false;
     s.is_withdrawn = true;

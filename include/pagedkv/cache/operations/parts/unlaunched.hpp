@@ -46,16 +46,22 @@ void for_each_unlaunched(const State& state, const typename State::sequence_type
   }
 }
 
-/// How many of them others hold, are about to hold, or want: sorted ids. These need the sequence's launch.
+/// How many of them others hold, or want: sorted ids. These need the sequence's launch.
 template <class State>
 [[nodiscard]] std::int64_t num_unlaunched_shared(const State& state, const auto& s,
                                                  std::span<const block_id> wanted = {}) noexcept {
   auto num_shared = std::int64_t{0};
   for_each_unlaunched(state, s, [&](block_id block) {
-    const auto seen = state.pool.state(block);
-    num_shared += seen.count() > 1 || seen.leases() != 0 || std::ranges::binary_search(wanted, block);
+    num_shared += state.pool.state(block).count() > 1 || std::ranges::binary_search(wanted, block);
   });
   return num_shared;
+}
+/// How many of them look-ups have a lease on: others may be about to hold these.
+template <class State>
+[[nodiscard]] std::int64_t num_unlaunched_leased(const State& state, const auto& s) noexcept {
+  auto num_leased = std::int64_t{0};
+  for_each_unlaunched(state, s, [&](block_id block) { num_leased += state.pool.state(block).leases() != 0; });
+  return num_leased;
 }
 
 }  // namespace pagedkv::detail
