@@ -191,8 +191,8 @@ TEMPLATE_LIST_TEST_CASE("only what a step has published is withdrawn", "[request
   const auto sequence = pool.sequence(pool.low);
   REQUIRE(pool.cache.append(sequence, pool.fresh_tokens(block_size)));
   CHECK(*pool.cache.withdraw(sequence) == 0);
-  const auto forked = pool.tracker.submit(pool.prompt, with_priority(10));  // shares two, and has no block
-  CHECK_FALSE(forked);
+  const auto sharing = pool.tracker.submit(pool.prompt, with_priority(10));  // two blocks, and there is no third
+  CHECK_FALSE(sharing);
   REQUIRE(pool.cache.commit(sequence, 4 * block_size));
   CHECK(pool.num_found() == 3 * block_size);  // it publishes nothing any more
   CHECK(code_of(pool.cache.withdraw(sequence_id{})) == error_code::unknown_sequence);

@@ -38,8 +38,8 @@ void writer_gives_way(execution& e) {
     e.expect(!gives_way || !shared->has_value() || (*shared)->num_cached_tokens == 0,
              "a sequence shares what nobody writes");
     e.expect(gives_way || is_busy || shared->has_value(), "in use, and nobody uses it");
-    e.expect(!is_busy || cache.withdraw(writer).has_value() == !(shared->has_value() && (*shared)->num_cached_tokens != 0),
-             "a repetition ends otherwise");
+    const bool is_shared = shared->has_value() && (*shared)->num_cached_tokens != 0;
+    e.expect(!is_busy || cache.withdraw(writer).has_value() == !is_shared, "a repetition ends otherwise");
     e.expect(cache.release(writer).has_value(), "cannot release");
     e.expect(!gives_way || cache.find_prefix(std::array<token, 5>{1, 2, 3, 4, 5}) == 0,
              "a look-up finds what nobody writes");

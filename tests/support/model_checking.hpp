@@ -35,8 +35,8 @@ struct model_coverage {
     using self = model_coverage;
     for (const auto each : {&self::moves, &self::growths, &self::shrinkings, &self::exact_hits, &self::keyed_hits,
                             &self::revivals_checked, &self::shortened_hits, &self::chunks, &self::batch_entries,
-                            &self::batch_failures, &self::evicted_ahead, &self::invalidated, &self::withdrawn, &self::moves_with_states,
-                            &self::failed_copies, &self::skipped_blocks, &self::refused_cuts}) {
+                            &self::batch_failures, &self::evicted_ahead, &self::invalidated, &self::withdrawn,
+                            &self::moves_with_states, &self::failed_copies, &self::skipped_blocks, &self::refused_cuts}) {
       this->*each += more.*each;
     }
     using counts = cache_statistics;

@@ -42,7 +42,8 @@ template <class Cache>
 /// A device whose blocks the test evicts, few records in host memory, and a store with room for all.
 template <class Cache>
 struct three_places {
-  three_places() : cache(config, tiers, host_tier<>{20}, std::tuple{placed_tier{store, 256, Cache::format_of(config, "")}}) {}
+  three_places()
+      : cache(config, tiers, host_tier<>{20}, std::tuple{placed_tier{store, 256, Cache::format_of(config, "")}}) {}
 
   [[nodiscard]] static std::vector<token> prompt(token first, std::int64_t num_tokens) {
     auto tokens = std::vector<token>(static_cast<std::size_t>(num_tokens));
@@ -91,7 +92,8 @@ TEMPLATE_TEST_CASE("a look-up tells how much of a prompt each place has", "[tier
   for (auto round = 0; round < 300; ++round) {
     places.serve(places.prompt(static_cast<token>(100 * (random() % 8)), 9 + static_cast<std::int64_t>(random() % 24)));
     places.evict(random() % 24);
-    const auto asked = places.prompt(static_cast<token>(100 * (random() % 8)), static_cast<std::int64_t>(random() % 40));
+    const auto first = static_cast<token>(100 * (random() % 8));
+    const auto asked = places.prompt(first, static_cast<std::int64_t>(random() % 40));
     const auto reach = places.cache.find_prefix_in_tiers(asked);
     CHECK(reach.on_device == places.cache.find_prefix(asked));
     CHECK(reach.on_device <= reach.with_host_memory);

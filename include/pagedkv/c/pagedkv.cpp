@@ -1952,8 +1952,8 @@ int pagedkv_tracker_resumable(pagedkv_tracker* tracker, pagedkv_request* request
           return fail(waiting.error());
         }
         if (waiting->size() > room) {
-          return fail({error_code::invalid_argument, "room for waiting and preempted requests", static_cast<std::int64_t>(room),
-                       std::ssize(*waiting)});
+          return fail({error_code::invalid_argument, "room for waiting and preempted requests",
+                       static_cast<std::int64_t>(room), std::ssize(*waiting)});
         }
         std::ranges::transform(*waiting, requests, [](request_id id) { return static_cast<pagedkv_request>(id); });
         return give(num_requests, waiting->size());

@@ -787,8 +787,8 @@ typedef struct pagedkv_tracker_config {
   int64_t max_age;   /* nanoseconds of the cache's time since the end */
 } pagedkv_tracker_config;
 
-/* States of a request: it holds a sequence while it runs, none until it is resumed for the first time or again, and none
- * once it is finished, cancelled or failed. */
+/* States of a request: it holds a sequence while it runs, none until it is resumed for the first time or again, and
+ * none once it is finished, cancelled or failed. */
 enum {
   PAGEDKV_REQUEST_RUNNING = 0,
   PAGEDKV_REQUEST_PREEMPTED = 1,
@@ -825,8 +825,8 @@ typedef struct pagedkv_request_info {
   int64_t failure_limit;
 } pagedkv_request_info;
 
-/* Requests, forks included: waiting, running, preempted and the records kept of ended ones are those of now, the others count
- * from the tracker's creation on. */
+/* Requests, forks included: waiting, running, preempted and the records kept of ended ones are those of now, the others
+ * count from the tracker's creation on. */
 typedef struct pagedkv_tracker_statistics {
   size_t struct_size;
   int64_t submitted;
@@ -860,7 +860,8 @@ int pagedkv_tracker_append(pagedkv_tracker* tracker, pagedkv_request request, co
                            pagedkv_stream* stream);
 /* pagedkv_append_batch for running requests: entries[i] names the sequence of requests[i]. Entries for which blocks are
  * missing are repeated with preemption, the highest rank first, unless their request has others; those of requests that
- * gave way count as failed, with PAGEDKV_PREEMPTED. New blocks of repeated entries come last; ignore those of failed entries. */
+ * gave way count as failed, with PAGEDKV_PREEMPTED. New blocks of repeated entries come last; ignore those of failed
+ * entries. */
 int pagedkv_tracker_append_batch(pagedkv_tracker* tracker, const pagedkv_request* requests,
                                  const pagedkv_batch_entry* entries, size_t num_entries,
                                  const pagedkv_batch_buffers* buffers, pagedkv_stream* stream,
@@ -875,8 +876,8 @@ int pagedkv_tracker_cancel(pagedkv_tracker* tracker, pagedkv_request request);
 /* reason: a code and two numbers, which pagedkv_tracker_describe tells. Its subject is not kept. */
 int pagedkv_tracker_fail(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_error* reason);
 int pagedkv_tracker_preempt(pagedkv_tracker* tracker, pagedkv_request request, pagedkv_stream* stream);
-/* Waiting and preempted requests in the order in which to resume them. Errors: PAGEDKV_INVALID_ARGUMENT when there is not room for
- * all; the error's limit is their number. */
+/* Waiting and preempted requests in the order in which to resume them. Errors: PAGEDKV_INVALID_ARGUMENT when there is
+ * not room for all; the error's limit is their number. */
 int pagedkv_tracker_resumable(pagedkv_tracker* tracker, pagedkv_request* requests, size_t room, size_t* num_requests);
 /* options: NULL if not wanted. */
 int pagedkv_tracker_describe(pagedkv_tracker* tracker, pagedkv_request request, pagedkv_request_info* info,

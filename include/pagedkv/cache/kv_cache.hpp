@@ -235,15 +235,17 @@ class basic_kv_cache {
 
   /// A second sequence on the same blocks, but for those reserved ahead. The first must be committed to its end. Linear
   /// in its blocks and keys. Errors: `invalid_argument` otherwise, `in_use` after `withdraw`, `limit_reached`
-  /// (`max_sequences`, or references to one block), `out_of_memory`; where layers differ, also `capacity_exhausted`, and those of the backend.
+  /// (`max_sequences`, or references to one block), `out_of_memory`; where layers differ, also `capacity_exhausted`, and
+  /// those of the backend.
   [[nodiscard]] result<sequence_id> fork(sequence_id id, copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::fork(state_, id, copier(on));
   }
 
   /// Keeps the first `num_tokens` with their keys, and gives back slots ahead. Whole blocks past the end are released;
-  /// published ones stay published, but for those that `withdraw` would hide. A prompt that is cut ends there. Linear in
-  /// the blocks that it releases. Errors: `invalid_argument` beyond the length, and before what the sequence still holds.
+  /// published ones stay published, but for those that `withdraw` would hide. A prompt that is cut ends there. Linear
+  /// in the blocks that it releases. Errors: `invalid_argument` beyond the length, and before what the sequence still
+  /// holds.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::truncate(state_, id, num_tokens);
@@ -285,10 +287,12 @@ class basic_kv_cache {
 
   /// Before the release of a sequence whose launch will not happen: hides the blocks that it has published for the
   /// newest step, if that is open, by `commit` or by entries of a batch that only commit; returns how many. No look-up
-  /// that begins afterwards finds them. From then on the sequence publishes nothing, no fork shares it, and its
-  /// computed tokens are those that launches have surely written: in an open step, in whole blocks. Linear in those blocks. Errors:
-  /// `in_use` while another sequence or a pin holds one, or a block of a fork in that step, and so needs the launch;
-  /// `sequence_busy`, also under `sharded_mutex`, while another thread looks one up. After either, blocks may be hidden.
+  /// that begins afterwards finds them. Where layers differ, this hides their nodes, with blocks that other sequences
+  /// have written there. From then on the sequence publishes nothing, no fork shares it, and its computed tokens are
+  /// those that launches have surely written: in an open step, in whole blocks. Linear in those blocks. Errors: `in_use`
+  /// while another sequence or a pin holds one, or a block of a fork in that step, and so needs the launch;
+  /// `sequence_busy`, also under `sharded_mutex`, while another thread looks one up. After either, blocks may be
+  /// hidden.
   [[nodiscard]] result<std::int64_t> withdraw(sequence_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::withdraw(state_, id);
@@ -391,7 +395,7 @@ class basic_kv_cache {
 
   /// Opens a step that uses these sequences. Blocks that they release before it retires are allocated again only when
   /// it and all steps before it have retired. Blocks that no open step uses are available as soon as they are released.
-  /// Commits before the call count as of launches that are enqueued.
+  /// Commits before the call count as launched.
   /// Call it before the step's appends, so that a block that a copy on write replaces waits for the copy, too. Linear
   /// in the sequences. Errors: `limit_reached` with 64 steps in flight, `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<step_id> begin_step(std::span<const sequence_id> ids) noexcept {

@@ -112,7 +112,7 @@ class request_preemption {
       }
       preempted.reserve(preempted.size() + chosen->size());
       for (const auto i : *chosen) {
-        if (preempt(candidates[i].id, on)) {  // fails only where another thread has ended or shared it meanwhile
+        if (preempt(candidates[i].id, on)) {  // fails only where another thread has ended or shared it, or uses it
           preempted.push_back(candidates[i].id);
         }
       }
@@ -131,7 +131,8 @@ class request_preemption {
     }
   }
 
-  /// The preempted and waiting requests, those that rank highest first; where none ranks above another, in the order of arrival.
+  /// The preempted and waiting requests, those that rank highest first; where none ranks above another, in the order of
+  /// arrival.
   [[nodiscard]] result<std::vector<request_id>> resumable() const noexcept {
     const auto rank = [&]() -> result<std::vector<request_id>> {
       auto waiting = records_.all_in({request_state::preempted, request_state::waiting});

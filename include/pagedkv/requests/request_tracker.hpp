@@ -40,8 +40,8 @@ namespace pagedkv {
 /// preempts no other request. Each operation returns the requests that it preempted.
 ///
 /// A request that has published blocks ahead of the newest step's launch takes them out of the prefix cache when it is
-/// preempted in that step. If another sequence, a pin or the request that asks for room needs one of them, it is not
-/// preempted before the next step.
+/// preempted in that step. If another sequence, a pin or the request that asks for room needs one of them, it keeps its
+/// blocks until the next step.
 ///
 /// Thread safety: that of the cache. Progress: a mutex guards the records, under every locking policy but those for one
 /// thread. The tracker holds it while it finds and changes a record and, in a `submit`, `resume` or `append` that
@@ -108,8 +108,8 @@ class request_tracker {
     return {submission_of(id, *admitted), std::move(preempted)};
   }
 
-  /// Takes a request that waits for blocks: `resumable` ranks it among the preempted ones, and `resume` starts it with its
-  /// prompt. It arrives now. Constant time. Errors: `limit_reached` (`tracker_config::max_open`).
+  /// Takes a request that waits for blocks: `resumable` ranks it among the preempted ones, and `resume` starts it with
+  /// its prompt. It arrives now. Constant time. Errors: `limit_reached` (`tracker_config::max_open`).
   [[nodiscard]] result<request_id> enqueue(const request_options& options = {}) noexcept {
     const auto cell = records_.reserve();
     if (!cell) {
@@ -240,8 +240,8 @@ class request_tracker {
     return request_fork{made, *forked};
   }
 
-  /// The end of a running, waiting or preempted request. The hint is passed on to the eviction policy. Linear in its blocks, and
-  /// in the records that this makes too old. Errors: `already_ended`, `unknown_request`.
+  /// The end of a running, waiting or preempted request. The hint is passed on to the eviction policy. Linear in its
+  /// blocks, and in the records that this makes too old. Errors: `already_ended`, `unknown_request`.
   [[nodiscard]] result<void> finish(request_id id, const release_hint& hint = {}) noexcept {
     return end(id, request_state::finished, hint, {});
   }

@@ -47,13 +47,15 @@ class invariant_check<State> : pool_check<State> {
       }
       expect(table.end() == std::max(state_.places_for(g, std::max(s.num_tokens, s.num_reserved)), table.first()),
              "a block table does not match its sequence's length", s.num_tokens);
-      expect(s.is_withdrawn || table.first() <= std::max(state_.first_place(g, s.num_computed_tokens), table.num_sinks()),
+      const auto first_needed = state_.first_place(g, s.num_computed_tokens);
+      expect(s.is_withdrawn || table.first() <= std::max(first_needed, table.num_sinks()),
              "a block was released that a window of the computed tokens needs", s.num_computed_tokens);
     }
     const auto num_published = static_cast<std::int64_t>(s.num_nodes) * state_.granularity();
     expect(s.has_room() ? s.hot.next_token == s.pending.from(state_.num_pending(s)).data() : true,
            "an append would write elsewhere than behind the pending tokens", s.num_tokens);
-    expect(s.is_withdrawn || num_published <= s.num_computed_tokens, "tokens are published that are not committed", num_published);
+    expect(s.is_withdrawn || num_published <= s.num_computed_tokens, "tokens are published that are not committed",
+           num_published);
     const auto no_nodes = s.tail.node == no_node;
     expect(no_nodes ? s.num_nodes == 0 : state_.nodes.depth(s.tail.node) + 1 == s.num_nodes,
            "a sequence's last node is at another depth", num_published);

@@ -250,9 +250,9 @@ void drop_behind_windows(State& state, group_sequence& s, std::int64_t num_token
   }
 }
 
-/// Publishes what is full among the first `num_tokens`, whose K/V and state the caller declares written, perhaps
-/// `ahead` of a launch; saves states at chosen lengths; releases blocks that lie behind a window of the committed tokens. Errors: `invalid_argument`
-/// beyond the length, or before what was committed; those of `copy`.
+/// Publishes what is full among the first `num_tokens`, whose K/V and state the caller declares written, perhaps `ahead`
+/// of a launch; saves states at chosen lengths; releases blocks that lie behind a window of the committed tokens. Errors:
+/// `invalid_argument` beyond the length, or before what was committed; those of `copy`.
 template <layered State>
 [[nodiscard]] result<void> commit(State& state, group_sequence& s, std::int64_t num_tokens, block_copier copy,
                                   bool ahead = false) noexcept {

@@ -11,8 +11,8 @@
 namespace pagedkv::detail {
 
 /// Invalidates, from the first one on that has a block of the sequence, the nodes that it has published ahead of a
-/// launch, from node number `first_hidden` on, and so everything that continues them; returns how many blocks. Does at the
-/// nodes before these what a release does.
+/// launch, from node number `first_hidden` on, and so everything that continues them; returns how many blocks. Does at
+/// the nodes before these what a release does.
 template <layered State>
 std::int64_t withdraw_unlaunched(State& state, group_sequence& s, std::size_t first_hidden = 0) noexcept {
   auto first = no_node;

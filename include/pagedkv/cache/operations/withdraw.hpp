@@ -23,8 +23,8 @@ template <layered State>
 
 /// Counts tokens that a launch of the newest step, if that is open, may still have to write as not computed: all of a
 /// sequence that has started in that step, since it may share what another writes; full blocks as noted; and, since
-/// commits inside a block are not noted, all behind the full ones. A state is of tokens inside a block, too, so it stays
-/// where no full block was noted.
+/// commits inside a block are not noted, all behind the full ones. Those stay with a state where no full block was
+/// noted, because the state is of them, too.
 template <class State>
 void discount_unlaunched(const State& state, sequence_record& s) noexcept {
   const auto size = state.tokens_per_node();

@@ -95,9 +95,9 @@ concept has_discard = keeps_no_kv<P> || requires(P policy, request_id id) {
 /// |                                               | leading tokens need no computing                                  |
 /// | `p.discard(id)`                               | the request has ended: forget what was saved of it, if anything   |
 ///
-/// `save` finds K/V of the first `num_computed_tokens` that the cache's `describe` tells. Where a cache withdraws, tokens
-/// that were committed ahead of their launch no longer count; nor, in an open step, those behind the last full block, nor
-/// any of a request that started in that step. A state is of the tokens of the last launch.
+/// `save` finds K/V of the first `num_computed_tokens` that the cache's `describe` tells. Where a cache withdraws,
+/// tokens that were committed ahead of their launch no longer count; nor, in an open step, those behind the last full
+/// block, nor any of a request that started in that step. A state is of the tokens of the last launch.
 ///
 /// Between `save` and the end of `discard` or `restore`, no other `save` is called for the same request. A policy that
 /// cannot save, or not restore, does nothing and returns `num_cached`: the K/V is then computed again.
