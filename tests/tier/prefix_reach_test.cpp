@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 using namespace pagedkv;
@@ -94,7 +95,7 @@ TEMPLATE_TEST_CASE("a look-up tells how much of a prompt each place has", "[tier
     places.evict(random() % 24);
     const auto first = static_cast<token>(100 * (random() % 8));
     const auto asked = places.prompt(first, static_cast<std::int64_t>(random() % 40));
-    const auto reach = places.cache.find_prefix_in_tiers(asked);
+    const auto reach = std::as_const(places.cache).find_prefix_in_tiers(asked);
     CHECK(reach.on_device == places.cache.find_prefix(asked));
     CHECK(reach.on_device <= reach.with_host_memory);
     CHECK(reach.with_host_memory <= reach.with_slower_tiers);

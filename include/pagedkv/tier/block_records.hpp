@@ -283,7 +283,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
 
   /// How many blocks of a prompt there are from its start on if the device has the first `reach[0]`: with host memory, and
   /// with all tiers, in `reach[1]` and `reach[2]`; at most `end`.
-  void measure(const token_run& prompt, salt tag, std::size_t end, std::array<std::size_t, 3>& reach) noexcept {
+  void measure(const token_run& prompt, salt tag, std::size_t end, std::array<std::size_t, 3>& reach) const noexcept {
     reach[1] = reach[2] = reach[0];
     auto before = index_.tree().root(tag);
     for (std::size_t i = 0; i < end; ++i) {

@@ -118,7 +118,7 @@ class block_loads : public sequence_loads<Store, block_load> {
   /// Fills the places behind the first one, in blocks.
   template <class State>
   void measure(const State&, const token_run& prompt, salt tag, std::size_t most,
-               std::array<std::size_t, 3>& reach) noexcept {
+               std::array<std::size_t, 3>& reach) const noexcept {
     store_.measure(prompt, tag, most, reach);
   }
 
@@ -290,7 +290,7 @@ class group_loads : public sequence_loads<Store, sequence_load> {
   /// Fills the places behind the first one, in nodes; leaves them as they are where memory is exhausted.
   template <class State>
   void measure(const State& state, const token_run& prompt, salt tag, std::size_t most,
-               std::array<std::size_t, 3>& reach) noexcept {
+               std::array<std::size_t, 3>& reach) const noexcept {
     const auto search = [&] {
       const auto guard = state.guard_nodes();
       auto found = continuation{0, std::vector<node_id>(most)};

@@ -462,7 +462,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
 
   /// How much of a prompt `create_sequence` would find now, and where; takes and loads nothing. At most all but the last
   /// token, in whole blocks, or with groups in whole nodes. Linear in the prompt.
-  [[nodiscard]] prefix_reach find_prefix_in_tiers(const token_run& run, salt salt = salt::none) noexcept {
+  [[nodiscard]] prefix_reach find_prefix_in_tiers(const token_run& run, salt salt = salt::none) const noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto size = block_size();
     const auto chunks = detail::prompt_plan{std::ssize(run.tokens), size};
