@@ -177,7 +177,9 @@ TEMPLATE_LIST_TEST_CASE("nobody forks a sequence that gives way", "[requests]", 
   auto pool = early_commit<TestType>{};
   const auto sequence = pool.sequence(pool.low);
   REQUIRE(pool.cache.withdraw(sequence));
-  CHECK(code_of(pool.cache.fork(sequence)) == error_code::in_use);  // as between the steps of a preemption
+  const auto forked = pool.cache.fork(sequence);  // as between the steps of a preemption
+  CHECK(code_of(forked) == error_code::in_use);
+  CHECK(forked.error().subject == std::string_view{"id of a sequence that gives way, to fork"});
   CHECK(code_of(pool.tracker.fork(pool.low)) == error_code::in_use);
   REQUIRE(pool.tracker.preempt(pool.low));
   const auto next = pool.running(1);  // which may have its record

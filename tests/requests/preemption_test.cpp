@@ -486,7 +486,9 @@ TEST_CASE("a request is not resumed on what it was before another thread resumed
     REQUIRE(pool.tracker.resume(id, tokens));
     REQUIRE(pool.tracker.preempt(id));
   };
-  CHECK(code_of(pool.tracker.resume(id, tokens)) == error_code::sequence_busy);
+  const auto refused = pool.tracker.resume(id, tokens);
+  CHECK(code_of(refused) == error_code::sequence_busy);
+  CHECK(refused.error().subject == std::string_view{"id of a request that another thread has resumed"});
   CHECK(pool.state(id) == request_state::preempted);
   CHECK(pool.in_use() == 0);
   const auto resumed = pool.tracker.resume(id, tokens);

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <optional>
+#include <string_view>
 
 namespace {
 
@@ -63,7 +64,9 @@ void writer_gives_way_to_a_look_up(execution& e) {
   e.run();
   if (e.failure().empty()) {
     const bool gives_way = withdrawn->has_value();
+    constexpr auto subject = std::string_view{"number of blocks that look-ups read ahead of their launch"};
     e.expect(gives_way || withdrawn->error().code == error_code::sequence_busy, "another error");
+    e.expect(gives_way || withdrawn->error().subject == subject, "another subject");
     e.expect(gives_way || cache.withdraw(writer).has_value(), "busy without another thread");
     e.expect(cache.release(writer).has_value(), "cannot release");
     e.expect(cache.find_prefix(std::array<token, 5>{1, 2, 3, 4, 5}) == 0, "a look-up finds what nobody writes");

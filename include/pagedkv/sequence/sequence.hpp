@@ -114,7 +114,7 @@ struct sequence_record {
   step_id unlaunched_step{};     // the step in which a commit alone, or a fork, last let others share more of it; none
                                  // if no step was open
   std::size_t first_unlaunched = 0;  // of the blocks, or nodes, that its launch may have to write
-  bool is_withdrawn = false;     // nobody may share it any more: its launch will not happen
+  bool is_withdrawn = false;     // its launch will not happen: others share none of it
   bool reuses_slots = false;     // the rest of the last blocks held tokens before, which an open step may read
 
   /// Where it is, and its numbers under their names.

@@ -58,7 +58,7 @@ template <class State>
 }
 
 /// Hides what a sequence has published ahead of a launch, unless others may need the launch; returns how many
-/// blocks. Nobody can share the sequence any more.
+/// blocks. From then on, others share none of it.
 template <class State>
 [[nodiscard]] result<std::int64_t> withdraw(State& state, sequence_id id) noexcept {
   return visit_sequence(state, id, [&](auto& s) -> result<std::int64_t> {
