@@ -10,10 +10,13 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <numeric>
 #include <random>
 #include <string>
+#include <vector>
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -168,6 +171,44 @@ TEST_CASE("bad pairs are refused by name before anything is written", "[backend]
                                 std::to_string(smaller.view().layer_bytes() * smaller.view().num_layers) + ", limit " +
                                 std::to_string(storage.view().layer_bytes() * storage.view().num_layers)));
   CHECK(storage.bytes() == before);
+}
+
+TEST_CASE("blocks for host memory arrive whole, wherever they lie", "[backend]") {
+  constexpr auto num_blocks = 48;
+  auto random = std::mt19937{9};
+  auto config = small_config(5);
+  config.num_blocks = num_blocks;
+  auto device = in_nhd_layer_major<float32>{config};
+  fill(device, random);
+  auto order = std::vector<std::int32_t>(num_blocks);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::shuffle(order, random);
+  const auto size = device.size();
+  for (const auto num_copied : {3, num_blocks}) {  // few bytes, and more than go through the processor's caches
+    for (const auto distance : {0U, 4U, 64U}) {
+      auto memory = std::vector<std::byte>(size + 256, std::byte{0x5a});
+      auto host = device.view();
+      const auto start = reinterpret_cast<std::uintptr_t>(memory.data());
+      host.base = memory.data() + (64 - start % 64) % 64 + distance;
+      auto pairs = std::vector<block_pair>{};
+      for (auto i = 0; i < num_copied; ++i) {
+        pairs.push_back({order[static_cast<std::size_t>(i)], i});
+      }
+      REQUIRE(
+          host_backend{}.swap_blocks(device.view(), host, pairs, swap_direction::to_host, default_stream).has_value());
+      const auto bytes = host.layer_bytes();
+      for (auto layer = 0; layer < host.num_layers; ++layer) {
+        for (auto block = 0; block < num_blocks; ++block) {
+          const auto* const there = host.block(layer, block);
+          const auto* const source = device.view().block(layer, order[static_cast<std::size_t>(block)]);
+          CHECK((block < num_copied ? std::equal(there, there + bytes, source)
+                                    : std::all_of(there, there + bytes, [](auto b) { return b == std::byte{0x5a}; })));
+        }
+      }
+      CHECK(std::all_of(memory.data(), host.base, [](auto b) { return b == std::byte{0x5a}; }));
+      CHECK(std::all_of(host.base + size, memory.data() + memory.size(), [](auto b) { return b == std::byte{0x5a}; }));
+    }
+  }
 }
 
 TEST_CASE("moves without working memory fail as a value and change nothing", "[backend]") {

@@ -53,8 +53,9 @@ struct host_backend {
   struct mark {};
 
   [[nodiscard]] result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
-                                         std::span<const block_pair> pairs, swap_direction, stream) noexcept {
-    return host::copy_blocks(from, to, pairs);
+                                         std::span<const block_pair> pairs, swap_direction direction,
+                                         stream) noexcept {
+    return host::copy_blocks(from, to, pairs, direction != swap_direction::to_host);
   }
   [[nodiscard]] mark make_mark() noexcept { return {}; }
   [[nodiscard]] result<void> set_mark(mark&, stream) noexcept { return {}; }
