@@ -1,11 +1,14 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 
 #include <array>
 #include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 
 namespace pagedkv {
@@ -128,9 +131,45 @@ class bucket_table {
   [[nodiscard]] static std::size_t first_slot(std::uint64_t hash) noexcept {
     return static_cast<std::size_t>((hash >> 32 & 0xffff) * num_slots >> 16);
   }
+  [[nodiscard]] static std::size_t first_of(std::uint32_t slots) noexcept {
+    return static_cast<std::size_t>(std::countr_zero(slots));
+  }
   [[nodiscard]] static std::size_t next_slot(std::size_t slot) noexcept { return slot + 1 < num_slots ? slot + 1 : 0; }
 
+#if defined(__x86_64__) && defined(__GNUC__)
+  /// Whether `insert` and `erase` compare all entries of a bucket at once: the processor cannot predict which of them
+  /// the right one is. A look-up mostly finds its entry in the first slot, and goes on before the comparison ends.
+  static constexpr bool compares_at_once = std::same_as<Atomic<std::uint32_t>, unsynchronized<std::uint32_t>>;
+
+  /// The entries that are equal to a value: bit i stands for entry i.
+  [[nodiscard]] [[gnu::always_inline]] static std::uint32_t equal_entries(const bucket& in,
+                                                                          std::uint32_t value) noexcept {
+    using four_words [[gnu::vector_size(16)]] = int;
+    const auto compare = [&, all = static_cast<int>(value)](std::size_t first) {
+      auto words = four_words{};
+      std::memcpy(&words, reinterpret_cast<const std::byte*>(&in) + first * sizeof(int), sizeof(words));
+      return words == four_words{all, all, all, all};
+    };
+    const auto lower = __builtin_ia32_packssdw128(compare(0), compare(4));
+    const auto upper = __builtin_ia32_packssdw128(compare(8), compare(12));
+    const auto equal = static_cast<std::uint32_t>(__builtin_ia32_pmovmskb128(__builtin_ia32_packsswb128(lower, upper)));
+    return equal >> 1;  // without `passed_on`
+  }
+#else
+  static constexpr bool compares_at_once = false;
+
+  [[nodiscard]] static std::uint32_t equal_entries(const bucket&, std::uint32_t) noexcept { return 0; }
+#endif
+
   [[nodiscard]] static bool try_put(bucket& in, std::size_t slot, std::uint32_t entry) noexcept {
+    if constexpr (compares_at_once) {
+      const auto vacant = equal_entries(in, empty);
+      const auto behind = vacant >> slot << slot;
+      if (vacant != 0) {
+        in.entries[first_of(behind != 0 ? behind : vacant)].store(entry, std::memory_order_release);
+      }
+      return vacant != 0;
+    }
     for (std::size_t i = 0; i < num_slots; ++i, slot = next_slot(slot)) {
       auto expected = empty;
       if (in.entries[slot].load(std::memory_order_relaxed) == empty &&
@@ -143,6 +182,13 @@ class bucket_table {
   }
 
   [[nodiscard]] static bool try_take(bucket& from, std::size_t slot, std::uint32_t entry) noexcept {
+    if constexpr (compares_at_once) {
+      const auto there = equal_entries(from, entry);
+      if (there != 0) {
+        from.entries[first_of(there)].store(empty, std::memory_order_release);
+      }
+      return there != 0;
+    }
     for (std::size_t i = 0; i < num_slots; ++i, slot = next_slot(slot)) {
       if (from.entries[slot].load(std::memory_order_relaxed) == entry) {
         from.entries[slot].store(empty, std::memory_order_release);
