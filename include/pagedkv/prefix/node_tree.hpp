@@ -103,6 +103,12 @@ class node_tree {
     return node;
   }
 
+  /// Prefetches for `prune`.
+  [[gnu::always_inline]] void prefetch_removal(node_id node) const noexcept {
+    index_.prefetch_links(node);
+    __builtin_prefetch(&at(node), 1);
+  }
+
   void hold(node_id node) noexcept { at(node).holders_and_mark += one_holder; }
   /// `prune` it next.
   void let_go(node_id node) noexcept { at(node).holders_and_mark -= one_holder; }
@@ -157,14 +163,9 @@ class node_tree {
 
   /// Removes a node that nothing needs, and then its ancestors of which that is true.
   template <class IsUsed>
-  void prune(node_id id, IsUsed&& is_used) noexcept {
-    while (id != no_node && !is_needed(id, is_used)) {
-      const auto above = parent(id);
-      if (above != no_node) {
-        __builtin_prefetch(&at(above), 1);  // of a chain that is eaten from its tail, the next to go
-      }
-      remove(id);
-      id = above;
+  [[gnu::always_inline]] void prune(node_id id, IsUsed&& is_used) noexcept {
+    if (id != no_node && !is_needed(id, is_used)) {
+      remove_upwards(id, is_used);
     }
   }
   /// Removes what nothing needs of a tree, those that continue a node before the node, and then its ancestors.
@@ -196,19 +197,20 @@ class node_tree {
   /// Removes a node that nothing needs.
   void remove(node_id id) noexcept {
     index_.prefetch_erasure(id);
-    const auto here = at(id);
-    if (here.next != no_node) {
-      at(here.next).previous = here.previous;
+    // Two loads: one of both would wait for the store of one, or of the holders, just before.
+    const auto after = at(id).next;
+    const auto before = at(id).previous;
+    if (after != no_node) {
+      at(after).previous = before;
     }
-    if (here.previous != no_node) {
-      at(here.previous).next = here.next;
+    if (before != no_node) {
+      at(before).next = after;
     } else if (const auto above = parent(id); above != no_node) {
-      index_.set_first_child(above, here.next);
+      index_.set_first_child(above, after);
     }
     vacant_.push_back(id);
-    if (++num_removed_ == most_delayed || !delays_) {
-      erase_removed();
-    }
+    ++num_removed_;
+    erase_removed(delays_ ? most_delayed : 0);
   }
 
  private:
@@ -222,7 +224,7 @@ class node_tree {
     removals(const removals&) = delete;
     removals& operator=(const removals&) = delete;
     ~removals() {
-      tree_.erase_removed();
+      tree_.erase_removed(0);
       tree_.delays_ = false;
     }
 
@@ -245,6 +247,19 @@ class node_tree {
   [[nodiscard]] node_facts& at(node_id id) noexcept { return nodes_[to_index(id)]; }
   [[nodiscard]] const node_facts& at(node_id id) const noexcept { return nodes_[to_index(id)]; }
 
+  /// Of nodes that nothing needs, the first is known.
+  template <class IsUsed>
+  [[gnu::noinline]] void remove_upwards(node_id id, IsUsed& is_used) noexcept {
+    do {
+      const auto above = parent(id);
+      if (above != no_node) {
+        __builtin_prefetch(&at(above), 1);  // of a chain that is eaten from its tail, the next to go
+      }
+      remove(id);
+      id = above;
+    } while (id != no_node && !is_needed(id, is_used));
+  }
+
   [[nodiscard]] node_id first_leaf(node_id id) const noexcept {
     while (first_child(id) != no_node) {
       id = first_child(id);
@@ -252,12 +267,11 @@ class node_tree {
     return id;
   }
 
-  /// Those that were removed last.
-  void erase_removed() noexcept {
-    for (auto i = vacant_.size() - num_removed_; i < vacant_.size(); ++i) {
-      index_.erase(vacant_[i]);
+  /// Of those that were removed, all but so many of the last.
+  void erase_removed(std::size_t num_delayed) noexcept {
+    for (; num_removed_ > num_delayed; --num_removed_) {
+      index_.erase(vacant_[vacant_.size() - num_removed_]);
     }
-    num_removed_ = 0;
   }
 
   index_type index_;

@@ -55,12 +55,13 @@ class block_directory : public record_table<node_tree<single_thread, Hash>, true
   /// Prefetches for `find_or_add` of new contents, so many of which are added before.
   [[gnu::always_inline]] void prefetch_addition(std::size_t ahead, std::uint64_t hash) const noexcept {
     if (const auto node = tree_.prefetch_addition(ahead, hash); node != no_node) {
-      __builtin_prefetch(&table::at(table::record_of(node)), 1);
+      table::prefetch(table::record_of(node));
+      __builtin_prefetch(&oldest_[to_index(node)], 1);
     }
   }
   /// Removes a node that nothing needs, and then its ancestors of which that is true.
-  void prune(node_id node) noexcept {
-    if (tree_.index().is_published(node)) {
+  [[gnu::always_inline]] void prune(node_id node) noexcept {
+    if (tree_.num_holders(node) == 0 && tree_.index().is_published(node)) {
       tree_.prune(node, [](node_id) { return false; });
     }
   }
@@ -107,20 +108,25 @@ class block_directory : public record_table<node_tree<single_thread, Hash>, true
   }
   /// A device block lost its contents. Returns its node, to be pruned.
   node_id detach(block_id block) noexcept {
-    const auto gone = std::exchange(of(block), {});
-    if (gone.node != no_node) {
-      auto& first = oldest_[to_index(gone.node)];
+    // Each member by itself: a load of several would wait for the store of one by `attach` just before.
+    auto& gone = of(block);
+    const auto node = gone.node;
+    const auto older = gone.older;
+    const auto newer = gone.newer;
+    gone = {};
+    if (node != no_node) {
+      auto& first = oldest_[to_index(node)];
       if (first == block) {
-        first = gone.newer;
+        first = newer;
       } else {
-        of(gone.older).newer = gone.newer;
+        of(older).newer = newer;
       }
       if (first != no_block) {
-        of(gone.newer == no_block ? first : gone.newer).older = gone.older;
+        of(newer == no_block ? first : newer).older = older;
       }
-      tree_.let_go(gone.node);
+      tree_.let_go(node);
     }
-    return gone.node;
+    return node;
   }
   /// Calls `detached(node)` after each block.
   template <class Detached>
@@ -198,7 +204,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
         block_size_(static_cast<std::size_t>(sizes.block_size)) {
     chain_.reserve(static_cast<std::size_t>(sizes.num_blocks));
     path_.reserve(static_cast<std::size_t>(sizes.num_blocks));
-    blocks_.reserve(static_cast<std::size_t>(sizes.num_blocks));
+    blocks_.resize(static_cast<std::size_t>(sizes.num_blocks));
   }
 
   /// Before the first event.
@@ -206,9 +212,9 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
 
   // Events of the device's cache.
 
-  /// False where `stored` would change nothing.
-  [[nodiscard]] bool hears_stored() const noexcept {
-    return Queues::has_slower || index_.tree().num_alive() != 0 || makes_nodes();
+  /// False where `stored` would change nothing, for a block that continues this one.
+  [[nodiscard]] bool hears_stored(block_id origin) const noexcept {
+    return Queues::has_slower || makes_nodes() || (index_.tree().num_alive() != 0 && may_continue(origin));
   }
   void hear(const cache_event& event) noexcept {
     switch (event.kind) {
@@ -363,11 +369,16 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
     return config_.write == write_policy::through || index_.has_orphans();
   }
 
+  /// Whether what continues a block, or begins a chain, may have a node.
+  [[nodiscard]] bool may_continue(block_id origin) const noexcept {
+    return origin == no_block || index_.node_of_block(origin) != no_node;
+  }
+
   void stored(const cache_event& event) noexcept {
     if constexpr (Queues::has_slower) {
       index_.note_stored(event.block);
     }
-    if (event.origin == no_block || index_.node_of_block(event.origin) != no_node || makes_nodes()) {
+    if (may_continue(event.origin) || makes_nodes()) {
       continue_known(event);
     }
   }
@@ -475,26 +486,32 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
   /// Attaches the blocks of a chain to their nodes, as `node_of(before, hash, contents, salt)` gives them.
   template <class NodeOf>
   [[nodiscard]] node_id node_of_chain(block_id last, NodeOf&& node_of) noexcept {
-    blocks_.clear();
+    auto num_blocks = std::size_t{0};
     auto block = last;
     for (; block != no_block && index_.node_of_block(block) == no_node; block = device_->parent_in_index(block)) {
-      blocks_.push_back(block);
+      blocks_[num_blocks++] = block;
     }
-    if (blocks_.empty()) {
+    if (num_blocks == 0) {
       return index_.node_of_block(last);
     }
-    if (block == no_block && device_->parent(blocks_.back()) != no_block) {
+    const auto first = blocks_[num_blocks - 1];
+    if (block == no_block && device_->parent(first) != no_block) {
       return no_node;
     }
-    const auto tag =
-        block == no_block ? device_->salt_of_first(blocks_.back()) : index_.salt_of(index_.node_of_block(block));
+    const auto tag = block == no_block ? device_->salt_of_first(first) : index_.salt_of(index_.node_of_block(block));
     auto before = block == no_block ? index_.tree().root(tag) : index_.tree().link(index_.node_of_block(block));
     constexpr auto num_ahead = std::size_t{16};
-    for (auto left = blocks_.size(); left > 0; --left) {
-      if ((blocks_.size() - left) % num_ahead == 0) {  // the cache lines that the next ones touch
-        for (std::size_t i = 0; i < std::min(left, num_ahead); ++i) {
-          index_.prefetch_addition(i, device_->link(blocks_[left - 1 - i]).hash);
-        }
+    const auto prefetch = [&](std::size_t ahead, std::size_t number) {
+      const auto there = blocks_[number];
+      device_->prefetch_contents(there);
+      index_.prefetch_addition(ahead, device_->link(there).hash);
+    };
+    for (auto i = std::size_t{1}; i < std::min(num_blocks, num_ahead); ++i) {
+      prefetch(i, num_blocks - 1 - i);
+    }
+    for (auto left = num_blocks; left > 0; --left) {
+      if (left > num_ahead) {  // the cache lines that a later one touches
+        prefetch(num_ahead, left - 1 - num_ahead);
       }
       const auto there = blocks_[left - 1];
       const auto node = node_of(before, device_->link(there).hash, device_->contents(there), tag);
@@ -547,7 +564,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
   const device_index* device_ = nullptr;
   std::vector<record_id> chain_;
   std::vector<std::pair<record_id, block_id>> path_;  // from a node's parent up
-  std::vector<block_id> blocks_;                      // of the device, of a chain from its end up
+  std::vector<block_id> blocks_;                      // of the device, room for a chain from its end up
 };
 
 }  // namespace pagedkv

@@ -128,7 +128,12 @@ class record_index : public Directory {
     return node;
   }
   /// Removes old records until a node can be added.
-  void make_room_for_nodes() noexcept {
+  [[gnu::always_inline]] void make_room_for_nodes() noexcept {
+    if (tree().is_full()) [[unlikely]] {
+      forget_for_nodes();
+    }
+  }
+  void forget_for_nodes() noexcept {
     for (auto tries = 0; tree().is_full() && tries < max_forgotten; ++tries) {
       for (auto tier = host; tier < num_tiers(); ++tier) {
         static_cast<void>(tiers_[tier].places.evict(victim_of(tier), eviction_from(tier)));
@@ -151,13 +156,8 @@ class record_index : public Directory {
   }
   /// Drops a record that nothing needs any more, and then its node.
   void tidy(record_id record) noexcept {
-    const auto& here = at(record);
-    if (here.num_holders == 0) {
-      if (is_withdrawn(record)) {
-        drop_from_all(record);
-      } else if (exclusive_ && on_device(record) && here.due == 0 && in_host_memory(record)) {
-        drop(record, host);
-      }
+    if (at(record).num_holders == 0 && (is_withdrawn(record) || exclusive_)) {
+      drop_useless(record);
     }
     prune(node_of(record));
   }
@@ -226,7 +226,12 @@ class record_index : public Directory {
     if (tier != host && places.is_full()) {
       tiers_[tier].orphans.take_any([&](const found_record& found) { places.give_back(found.place); });
     }
-    return places.take(record, victim_of(tier), eviction_from(tier));
+    const auto evicts = places.is_full();
+    const auto place = places.take(record, victim_of(tier), eviction_from(tier));
+    if (const auto next = evicts ? places.next_victim() : no_record; next != no_record) {
+      Directory::prefetch_removal(next);
+    }
+    return place;
   }
   /// Takes back a place that has got no record.
   void give_back_place(std::int32_t place, std::size_t tier) noexcept {
@@ -432,6 +437,15 @@ class record_index : public Directory {
   void visit_records(node_id node, const Visit& visit) const {
     for (std::size_t index = 0; index < Directory::records_per_node(); ++index) {
       visit(Directory::record_of(node, index));
+    }
+  }
+
+  /// Drops a record that nobody holds, if it is withdrawn, or is not to be beside the device's.
+  [[gnu::noinline]] void drop_useless(record_id record) noexcept {
+    if (is_withdrawn(record)) {
+      drop_from_all(record);
+    } else if (on_device(record) && at(record).due == 0 && in_host_memory(record)) {
+      drop(record, host);
     }
   }
 

@@ -5,6 +5,7 @@
 #include <pagedkv/policy/eviction/concept.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,10 +18,12 @@ class record_order {
   using may_go = detail::function_ref<eviction_answer(block_id place, bool anyway)>;
 
   virtual ~record_order() = default;
-  virtual void insert(block_id place, const block_release& release) noexcept = 0;
+  virtual void insert(block_id place, std::uint64_t hash, std::uint32_t depth) noexcept = 0;
   virtual void remove(block_id place) noexcept = 0;
   virtual void erase(block_id place) noexcept = 0;
   [[nodiscard]] virtual block_id victim(may_go answer) noexcept = 0;
+  /// The two places that `victim` would offer next, or `no_block` where the policy does not tell.
+  [[nodiscard]] virtual std::array<block_id, 2> next_victims() const noexcept = 0;
   [[nodiscard]] virtual std::size_t metadata_bytes() const noexcept = 0;
 };
 
@@ -38,10 +41,19 @@ class record_order_of final : public record_order {
     return std::make_unique<record_order_of>(num_places);
   }
 
-  void insert(block_id place, const block_release& release) noexcept override { policy_.insert(place, release); }
+  void insert(block_id place, std::uint64_t hash, std::uint32_t depth) noexcept override {
+    policy_.insert(place, {.hash = hash, .depth = depth, .priority = 50});
+  }
   void remove(block_id place) noexcept override { policy_.remove(place); }
   void erase(block_id place) noexcept override { policy_.erase(place); }
   block_id victim(may_go answer) noexcept override { return policy_.victim(offer{answer}, timestamp{}); }
+  std::array<block_id, 2> next_victims() const noexcept override {
+    if constexpr (foresees_victims<Eviction>) {
+      return policy_.next_victims();
+    } else {
+      return {no_block, no_block};
+    }
+  }
   std::size_t metadata_bytes() const noexcept override { return policy_.metadata_bytes(); }
 
  private:

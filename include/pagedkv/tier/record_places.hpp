@@ -66,6 +66,17 @@ class record_places {
     return true;
   }
 
+  /// The record that `evict` would offer next, as far as the order tells; `no_record` otherwise. Prefetches for the call
+  /// behind that.
+  [[nodiscard]] record_id next_victim() const noexcept {
+    const auto [next, then] = order_->next_victims();
+    if (then == no_block) {
+      return no_record;
+    }
+    __builtin_prefetch(&places_[to_index(then)], 1);
+    return places_[to_index(next)].owner;
+  }
+
   /// Takes the places that have records from before, for no record yet. `has_record`: of each place. Linear in the places.
   void take_all(const std::vector<bool>& has_record) noexcept {
     std::erase_if(free_, [&](std::int32_t place) { return has_record[static_cast<std::size_t>(place)]; });
@@ -113,7 +124,7 @@ class record_places {
     auto& there = at(place);
     if (!there.ranked) {
       there.ranked = there.tracked = true;
-      order_->insert(to_id(place), {.hash = hash, .depth = depth, .priority = 50});
+      order_->insert(to_id(place), hash, depth);
     }
   }
   /// Takes it out: the device has the contents, too.

@@ -97,11 +97,11 @@ class tier_tap {
   void attach(Store& store) noexcept { store_ = &store; }
   [[nodiscard]] Events& user() noexcept { return user_; }
 
-  /// Whether an event is of use to anyone now. A store that knows no contents need not be told of new ones.
-  [[nodiscard]] bool hears(event_kind kind) const noexcept
-    requires requires(const Store& store) { store.hears_stored(); }
+  /// Whether an event is of use to anyone now. A store need not be told of new contents that continue none of its own.
+  [[nodiscard]] bool hears(event_kind kind, block_id origin) const noexcept
+    requires requires(const Store& store) { store.hears_stored(origin); }
   {
-    return kind != event_kind::stored || Events::kinds.contains(kind) || store_->hears_stored();
+    return kind != event_kind::stored || Events::kinds.contains(kind) || store_->hears_stored(origin);
   }
   void emit(const cache_event& event) noexcept {
     store_->hear(event);

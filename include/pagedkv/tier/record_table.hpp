@@ -98,6 +98,17 @@ class record_table {
       node = tree_->parent(node);
     }
   }
+  /// Prefetches for a record that gets its first place, or loses its last one.
+  [[gnu::always_inline]] void prefetch(record_id record) const noexcept {
+    __builtin_prefetch(&at(record), 1);
+    __builtin_prefetch(&places_[to_index(record) * num_tiers_], 1);
+    __builtin_prefetch(&uses_[to_index(node_of(record)) * num_tiers_], 1);
+  }
+  /// Prefetches for the end of a record and of its node.
+  [[gnu::always_inline]] void prefetch_removal(record_id record) const noexcept {
+    prefetch(record);
+    tree_->prefetch_removal(node_of(record));
+  }
   /// Whether the record begins others of its tier, see above.
   [[nodiscard]] bool has_children(record_id record, std::size_t tier) const noexcept {
     const auto node = node_of(record);
@@ -134,6 +145,9 @@ class record_table {
   /// keys.
   [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash, const block_contents& contents,
                                     salt tag) noexcept {
+    if (names_.empty()) {
+      return tree_->find_or_add(before, hash, contents);
+    }
     const auto num_before = tree_->num_alive();
     const auto node = tree_->find_or_add(before, hash, contents);
     if (tree_->num_alive() != num_before) {

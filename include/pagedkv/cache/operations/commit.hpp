@@ -21,7 +21,7 @@ void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) n
     newest = false;
   } else {
     // Before another thread can find the block, and before it can be evicted.
-    report<event_kind::stored>(state.events, [&] {
+    const auto describe = [&] {
       const auto contents = state.index.contents(block);
       return cache_event{.block = block,
                          .origin = s.tail.node,
@@ -30,7 +30,8 @@ void publish_next(State& state, sequence& s, std::uint64_t hash, bool& newest) n
                          .tokens = contents.tokens,
                          .keys = contents.keys,
                          .salt = s.options.salt};
-    });
+    };
+    report<event_kind::stored>(state.events, describe, s.tail.node);
     const auto leases = state.pool.leases();
     auto twin = no_block;
     if (newest) {

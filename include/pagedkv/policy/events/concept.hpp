@@ -130,11 +130,12 @@ inline constexpr bool reports = Events::kinds.contains(Kind);
 namespace detail {
 
 /// Emits an event of this kind, whose fields are those of `describe()`. Compiles nothing of it for a stream that does
-/// not take the kind.
+/// not take the kind. A stream with a member `hears` is asked first, with the block `origin` of the event.
 template <event_kind Kind, events Events, class Describe>
-void report([[maybe_unused]] Events& stream, [[maybe_unused]] Describe&& describe) noexcept {
-  if constexpr (requires { stream.hears(Kind); }) {
-    if (!stream.hears(Kind)) {
+void report([[maybe_unused]] Events& stream, [[maybe_unused]] Describe&& describe,
+            [[maybe_unused]] block_id origin = no_block) noexcept {
+  if constexpr (requires { stream.hears(Kind, origin); }) {
+    if (!stream.hears(Kind, origin)) {
       return;
     }
   }
