@@ -2,6 +2,15 @@
 
 #include <pagedkv/kernels/platform.hpp>
 
+#include <cstdint>
+#include <string_view>
+
+#if defined(__CUDA_ARCH__)
+  #if __CUDA_ARCH__ >= 800
+    #define PAGEDKV_MAGNITUDES_OF_PAIRS
+  #endif
+#endif
+
 namespace pagedkv::kernels {
 
 /// Bits of the larger of two magnitudes: one given by its bits, one of a number. As integers, magnitudes order like
@@ -17,5 +26,37 @@ namespace pagedkv::kernels {
   return bits > magnitude_bits ? bits : magnitude_bits;
 #endif
 }
+
+#if defined(PAGEDKV_MAGNITUDES_OF_PAIRS)
+
+/// Whether two numbers of `Element` are a word of either format of 16 bits.
+template <class Element>
+inline constexpr bool has_magnitudes_of_pairs = requires {
+  requires Element::name == std::string_view("float16") || Element::name == std::string_view("bfloat16");
+};
+
+template <class Element>
+inline constexpr bool is_pair_of_bfloat16 = Element::name == std::string_view("bfloat16");
+
+/// The larger magnitudes of two pairs of 16-bit numbers: one instruction that keeps NaN.
+template <class Element>
+[[nodiscard]] PAGEDKV_DEVICE std::uint32_t larger_magnitudes(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t larger;
+  if constexpr (is_pair_of_bfloat16<Element>) {
+    asm("{.reg .b32 p, q; abs.bf16x2 p, %1; abs.bf16x2 q, %2; max.NaN.bf16x2 %0, p, q;}"
+        : "=r"(larger)
+        : "r"(a), "r"(b));
+  } else {
+    asm("{.reg .b32 p, q; abs.f16x2 p, %1; abs.f16x2 q, %2; max.NaN.f16x2 %0, p, q;}" : "=r"(larger) : "r"(a), "r"(b));
+  }
+  return larger;
+}
+
+#else
+
+template <class Element>
+inline constexpr bool has_magnitudes_of_pairs = false;
+
+#endif
 
 }  // namespace pagedkv::kernels

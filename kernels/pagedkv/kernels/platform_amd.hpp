@@ -16,6 +16,14 @@
 
 namespace pagedkv::kernels {
 
+/// Whether the lanes of a wave put vectors that they store into the order of addresses first, by way of shared memory.
+/// Not measured here, and shared memory is scarcer.
+inline constexpr bool joins_stores = false;
+
+/// Workgroups of kernels over tiles of rows that a processor is to have room for, which limits a lane's registers; 0:
+/// as many as the compiler finds right.
+inline constexpr int workgroups_of_tiles = 0;
+
 /// Whether lanes without data form pointers, too. For a pointer that only some lanes set, the compilers emit generic
 /// loads, which are slower than loads from global memory.
 inline constexpr bool points_on_every_lane = true;
@@ -66,6 +74,8 @@ template <class T>
 [[nodiscard]] __device__ inline unsigned long long ballot(int predicate) { return __ballot(predicate); }
 /// Lanes of the wave see what others wrote to shared memory before.
 __device__ inline void meet_wave() { __builtin_amdgcn_wave_barrier(); }
+/// The same where all lanes of the workgroup call it.
+__device__ inline void order_wave() { meet_wave(); }
 [[nodiscard]] __device__ inline int any(int predicate) { return __any(predicate); }
 [[nodiscard]] __device__ inline int all(int predicate) { return __all(predicate); }
 

@@ -92,6 +92,8 @@ inline void check_alignment(const void* address, std::size_t alignment) {
 namespace pagedkv::kernels {
 
 inline constexpr bool points_on_every_lane = true;
+inline constexpr bool joins_stores = true;
+inline constexpr int workgroups_of_tiles = 0;
 
 using executor::dynamic_shared;
 using executor::shared_array;
@@ -118,6 +120,10 @@ inline void let_next_kernel_start() {}
 
 /// Lanes of the wave see what others wrote to shared memory before.
 inline void meet_wave() { static_cast<void>(any(0)); }
+
+/// The same where all lanes of the workgroup call it: the executor knows an order of shared memory only between
+/// barriers.
+inline void order_wave() { barrier(); }
 
 /// A value that is equal on every lane of the wave: AMD's compiler then keeps it in a scalar register.
 [[nodiscard]] inline int uniform(int value) { return value; }

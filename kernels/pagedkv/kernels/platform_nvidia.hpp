@@ -9,6 +9,13 @@
 
 namespace pagedkv::kernels {
 
+/// Whether the lanes of a wave put vectors that they store into the order of addresses first, by way of shared memory.
+inline constexpr bool joins_stores = true;
+
+/// Workgroups of kernels over tiles of rows that a processor is to have room for, which limits a lane's registers; 0:
+/// as many as the compiler finds right.
+inline constexpr int workgroups_of_tiles = 5;
+
 /// Whether lanes without data form pointers, too. Here that takes 6 to 14 more registers.
 inline constexpr bool points_on_every_lane = false;
 
@@ -65,6 +72,8 @@ template <class T>
 }
 /// Lanes of the wave see what others wrote to shared memory before.
 __device__ inline void meet_wave() { __syncwarp(); }
+/// The same where all lanes of the workgroup call it.
+__device__ inline void order_wave() { meet_wave(); }
 [[nodiscard]] __device__ inline int any(int predicate) { return __any_sync(whole_wave, predicate); }
 [[nodiscard]] __device__ inline int all(int predicate) { return __all_sync(whole_wave, predicate); }
 

@@ -186,10 +186,25 @@ template <class Element, int N>
   return numbers;
 }
 
+/// Whether a device encodes four numbers of `Element` to a word. Passed on as single bytes, these would be taken apart
+/// again.
 template <class Element, int N>
-[[nodiscard]] PAGEDKV_DEVICE vector<typename Element::storage, N> encode(const vector<float, N>& numbers, float scale) {
-  auto stored = vector<typename Element::storage, N>{};
-  if constexpr (N % 2 == 0 && requires { Element::encode_two(numbers.values, scale, stored.values); }) {
+inline constexpr bool encodes_words = N % 8 == 0 && requires(const float* numbers) {
+  Element::encode_four(numbers, 1.0F);
+};
+
+template <class Element, int N>
+using encoded_numbers = std::conditional_t<encodes_words<Element, N>, vector<std::uint32_t, (N + 3) / 4>,
+                                           vector<typename Element::storage, N>>;
+
+template <class Element, int N>
+[[nodiscard]] PAGEDKV_DEVICE encoded_numbers<Element, N> encode(const vector<float, N>& numbers, float scale) {
+  auto stored = encoded_numbers<Element, N>{};
+  if constexpr (encodes_words<Element, N>) {
+    for (auto i = 0; i < N; i += 4) {
+      stored.values[i / 4] = Element::encode_four(numbers.values + i, scale);
+    }
+  } else if constexpr (N % 2 == 0 && requires { Element::encode_two(numbers.values, scale, stored.values); }) {
     for (auto i = 0; i < N; i += 2) {
       Element::encode_two(numbers.values + i, scale, stored.values + i);
     }
@@ -199,6 +214,16 @@ template <class Element, int N>
     }
   }
   return stored;
+}
+
+/// Stores numbers, or the words that hold them.
+template <class Storage, class T, int N>
+PAGEDKV_DEVICE void store_numbers(Storage* to, const vector<T, N>& numbers) {
+  if constexpr (sizeof(T) == sizeof(Storage)) {
+    store_vector<N>(to, numbers);
+  } else {
+    store_vector<N>(reinterpret_cast<T*>(to), numbers);
+  }
 }
 
 /// Whether vectors of `N` numbers of `Storage` are aligned at every row's start.

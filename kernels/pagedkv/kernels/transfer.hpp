@@ -6,20 +6,24 @@
 // Not unrolled: long rows are rare, and copies of the loop's body take registers.
 #if defined(__HIPCC__) || defined(__CUDACC__)
   #define PAGEDKV_KEEP_LOOP _Pragma("unroll 1")
+  #define PAGEDKV_UNROLL_LOOP _Pragma("unroll")
 #else
   #define PAGEDKV_KEEP_LOOP
+  #define PAGEDKV_UNROLL_LOOP
 #endif
 
 namespace pagedkv::kernels {
 
 /// Reads rows of `Element` from memory. A source names the elements of key and value, returns the `N` numbers of each
 /// that a lane takes, and their scales (any value for unscaled elements), and stores numbers: lane `first / N` stores
-/// the numbers from `first` on, or those at other positions that the source defines.
+/// the numbers from `first` on, or those at other positions that the source defines. `takes_rows_at_once`: no row that
+/// gets a scale has more numbers than `N` for each of its lanes, so nothing is read twice; see `fits_at_once`.
 template <class Element, int N>
 struct plain_source {
   using key_element = Element;
   using value_element = Element;
   using storage = typename Element::storage;
+  static constexpr bool takes_rows_at_once = false;
 
   row_pair<const storage, scale_place<Element>> rows;
 
@@ -32,16 +36,23 @@ struct plain_source {
   [[nodiscard]] PAGEDKV_DEVICE float key_scale() const { return load_scale<Element>(rows.key_scale); }
   [[nodiscard]] PAGEDKV_DEVICE float value_scale() const { return load_scale<Element>(rows.value_scale); }
 
-  template <class Row, class Storage>
-  PAGEDKV_DEVICE void put(const Row& row, std::int32_t first, const vector<Storage, N>& numbers) const {
-    store_vector<N>(row + first, numbers);
+  /// `numbers`: as `encode` returns them.
+  template <class Row, class Numbers>
+  PAGEDKV_DEVICE void put(const Row& row, std::int32_t first, const Numbers& numbers) const {
+    store_numbers(row + first, numbers);
   }
 };
 
+/// Whether lanes with `N` numbers each have all of a row that gets a scale.
+template <class Element, int N>
+[[nodiscard]] constexpr bool fits_at_once(std::int32_t head_dim) noexcept {
+  return !Element::scaled || head_dim <= 32 * N;
+}
+
 /// Numbers of `From` as numbers of `To`. Equal elements keep every bit, NaN payloads included.
 template <class To, class From, int N>
-[[nodiscard]] PAGEDKV_DEVICE vector<typename To::storage, N> recode(const vector<typename From::storage, N>& stored,
-                                                                    float from_scale, float to_scale) {
+[[nodiscard]] PAGEDKV_DEVICE auto recode(const vector<typename From::storage, N>& stored, float from_scale,
+                                         float to_scale) {
   if constexpr (std::is_same_v<To, From> && is_unscaled<To>) {
     return stored;
   } else {
@@ -49,22 +60,58 @@ template <class To, class From, int N>
   }
 }
 
-/// Bits of the largest magnitude among `largest` so far and `numbers`.
-template <int N>
-[[nodiscard]] PAGEDKV_DEVICE std::int32_t absmax_bits(std::int32_t so_far, const vector<float, N>& numbers) {
+/// Bits of the largest magnitude among `so_far` and stored numbers.
+template <class Element, int N>
+[[nodiscard]] PAGEDKV_DEVICE std::int32_t absmax_bits(std::int32_t so_far,
+                                                      const vector<typename Element::storage, N>& stored, float scale) {
+#if defined(PAGEDKV_MAGNITUDES_OF_PAIRS)
+  if constexpr (has_magnitudes_of_pairs<Element> && N % 2 == 0) {
+    const auto pairs = __builtin_bit_cast(vector<std::uint32_t, N / 2>, stored);
+    auto larger = pairs.values[0];
+    for (auto i = 1; i < N / 2; ++i) {
+      larger = larger_magnitudes<Element>(larger, pairs.values[i]);
+    }
+    so_far = larger_magnitude(so_far, Element::decode(static_cast<std::uint16_t>(larger), scale));
+    return larger_magnitude(so_far, Element::decode(static_cast<std::uint16_t>(larger >> 16), scale));
+  }
+#endif
+  const auto numbers = decode<Element, N>(stored, scale);
   for (auto i = 0; i < N; ++i) {
     so_far = larger_magnitude(so_far, numbers.values[i]);
   }
   return so_far;
 }
 
-/// The largest magnitude over all lanes of a row. Every lane of the wave takes part.
-[[nodiscard]] PAGEDKV_DEVICE inline float absmax_of_row(std::int32_t bits, std::int32_t lanes_per_row) {
-  for (auto distance = lanes_per_row / 2; distance > 0; distance /= 2) {
-    const auto other = shuffle_xor(bits, distance, lanes_per_row);
-    bits = other > bits ? other : bits;
+/// The scales of a key and a value.
+struct pair_of_scales {
+  float key;
+  float value;
+};
+
+/// The scales of the rows whose largest magnitudes have these bits on the row's lanes. Of two neighbouring lanes, one
+/// goes on with the key and the other with the value, so that each computes one scale. Every lane of the wave takes
+/// part.
+template <class To>
+[[nodiscard]] PAGEDKV_DEVICE pair_of_scales scales_of_rows(const row_spread& spread, std::int32_t key_bits,
+                                                           std::int32_t value_bits) {
+  const auto scale_for = [](std::int32_t bits) { return To::scale_for(__builtin_bit_cast(float, bits)); };
+  const auto lanes = spread.lanes_per_row();
+  if (lanes == 1) {
+    return {scale_for(key_bits), scale_for(value_bits)};
   }
-  return __builtin_bit_cast(float, bits);
+  const auto larger = [](std::int32_t a, std::int32_t b) { return a > b ? a : b; };
+  const auto of_value = spread.lane() % 2 != 0;
+  const auto received = shuffle_xor(of_value ? key_bits : value_bits, 1);
+  auto bits = larger(of_value ? value_bits : key_bits, received);
+  PAGEDKV_UNROLL_LOOP
+  for (auto distance = 2; distance < 32; distance *= 2) {
+    if (distance < lanes) {
+      bits = larger(bits, shuffle_xor(bits, distance));
+    }
+  }
+  const auto scale = scale_for(bits);
+  const auto of_neighbour = shuffle_xor(scale, 1);
+  return {of_value ? of_neighbour : scale, of_value ? scale : of_neighbour};
 }
 
 // With scales that the rows have already, if any. Values are read first: a key may also wait for its position.
@@ -86,6 +133,23 @@ PAGEDKV_DEVICE void transfer_as_scaled(const row_spread& spread, const Source& s
   }
 }
 
+/// Numbers that a lane keeps, as words where they fill some: compilers move single numbers of 16 bits one by one.
+template <class Element, int N>
+class kept_numbers {
+  using numbers = vector<typename Element::storage, N>;
+  static constexpr bool as_words = sizeof(numbers) % sizeof(std::uint32_t) == 0;
+  using words = vector<std::uint32_t, (sizeof(numbers) + 3) / sizeof(std::uint32_t)>;
+
+ public:
+  PAGEDKV_DEVICE void keep(const numbers& to_keep) {
+    kept_ = __builtin_bit_cast(std::conditional_t<as_words, words, numbers>, to_keep);
+  }
+  [[nodiscard]] PAGEDKV_DEVICE numbers get() const { return __builtin_bit_cast(numbers, kept_); }
+
+ private:
+  std::conditional_t<as_words, words, numbers> kept_;
+};
+
 // A lane keeps its first numbers, in their stored form, from the search for the largest magnitude to the encoding; only
 // rows longer than 32 * N numbers are read twice, the second time from the cache.
 template <class To, int N, class Source, class Locate>
@@ -93,6 +157,7 @@ PAGEDKV_DEVICE void transfer_scaled(const row_spread& spread, const Source& sour
                                     Locate locate) {
   using key_element = typename Source::key_element;
   using value_element = typename Source::value_element;
+  constexpr auto takes_all = Source::takes_rows_at_once;
   const auto lane_first = spread.lane() * N;
   const auto stride = spread.lanes_per_row() * N;
   const auto num_numbers = readable ? spread.head_dim : 0;
@@ -100,35 +165,36 @@ PAGEDKV_DEVICE void transfer_scaled(const row_spread& spread, const Source& sour
   const auto from_key_scale = readable ? source.key_scale() : 1.0F;
   const auto from_value_scale = readable ? source.value_scale() : 1.0F;
   // Not initialised: initialisation would add an instruction per number.
-  vector<typename key_element::storage, N> kept_key;
-  vector<typename value_element::storage, N> kept_value;
+  kept_numbers<key_element, N> kept_key;
+  kept_numbers<value_element, N> kept_value;
   auto key_bits = std::int32_t{0};
   auto value_bits = std::int32_t{0};
   // Backwards, so that the numbers to keep come last.
-  if (auto first = last; lane_first < num_numbers) {
+  if (auto first = takes_all ? lane_first : last; lane_first < num_numbers) {
     PAGEDKV_KEEP_LOOP
     do {
-      kept_value = source.value(first);
-      kept_key = source.key(first);
-      value_bits = absmax_bits<N>(value_bits, decode<value_element, N>(kept_value, from_value_scale));
-      key_bits = absmax_bits<N>(key_bits, decode<key_element, N>(kept_key, from_key_scale));
+      const auto value = source.value(first);
+      const auto key = source.key(first);
+      kept_value.keep(value);
+      kept_key.keep(key);
+      value_bits = absmax_bits<value_element, N>(value_bits, value, from_value_scale);
+      key_bits = absmax_bits<key_element, N>(key_bits, key, from_key_scale);
       first -= stride;
-    } while (first >= lane_first);
+    } while (!takes_all && first >= lane_first);
   }
-  const auto value_scale = To::scale_for(absmax_of_row(value_bits, spread.lanes_per_row()));
-  const auto key_scale = To::scale_for(absmax_of_row(key_bits, spread.lanes_per_row()));
+  const auto [key_scale, value_scale] = scales_of_rows<To>(spread, key_bits, value_bits);
   if (!writable) {
     return;
   }
   const auto to = locate();
   PAGEDKV_KEEP_LOOP
-  for (auto first = lane_first; first < num_numbers; first += stride) {
-    if (first != lane_first) {
-      kept_value = source.value(first);
-      kept_key = source.key(first);
+  for (auto first = lane_first; first < num_numbers; first = takes_all ? num_numbers : first + stride) {
+    if (!takes_all && first != lane_first) {
+      kept_value.keep(source.value(first));
+      kept_key.keep(source.key(first));
     }
-    source.put(to.value, first, recode<To, value_element, N>(kept_value, from_value_scale, value_scale));
-    source.put(to.key, first, recode<To, key_element, N>(kept_key, from_key_scale, key_scale));
+    source.put(to.value, first, recode<To, value_element, N>(kept_value.get(), from_value_scale, value_scale));
+    source.put(to.key, first, recode<To, key_element, N>(kept_key.get(), from_key_scale, key_scale));
   }
   if (spread.lane() == 0) {
     store(to.value_scale, value_scale);

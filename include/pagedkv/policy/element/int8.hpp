@@ -2,6 +2,7 @@
 
 #include <pagedkv/core/host_device.hpp>
 #include <pagedkv/policy/element/concept.hpp>
+#include <pagedkv/policy/element/parts/device_bytes.hpp>
 #include <pagedkv/policy/element/parts/rounded_product.hpp>
 #include <pagedkv/policy/element/parts/row_scale.hpp>
 
@@ -25,15 +26,29 @@ struct int8 {
   }
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float scale) noexcept {
+    return static_cast<storage>(word_of(number, scale));
+  }
+
+#if defined(PAGEDKV_DEVICE_BYTES)
+  /// Four numbers, the first in the lowest byte.
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static std::uint32_t encode_four(const float* numbers, float scale) noexcept {
+    return device_low_bytes(word_of(numbers[0], scale), word_of(numbers[1], scale), word_of(numbers[2], scale),
+                            word_of(numbers[3], scale));
+  }
+#endif
+
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(storage stored, float scale) noexcept {
+    return static_cast<float>(stored) * scale;
+  }
+
+ private:
+  /// A word whose low byte is the encoded number.
+  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr std::uint32_t word_of(float number, float scale) noexcept {
     // Neither scale nor reciprocal is ever subnormal, and a loop over a row divides once. The quotient is at most 127,
     // up to float32's rounding. At 1.5 * 2^23, neighbouring float32 numbers are one apart: adding this number rounds to
     // an integer, which is the low byte of the sum, because the low byte of the number is zero.
     constexpr auto integer_spacing = 0x1.8p23f;
-    return static_cast<storage>(__builtin_bit_cast(std::int32_t, rounded_product(number, 1 / scale) + integer_spacing));
-  }
-
-  [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(storage stored, float scale) noexcept {
-    return static_cast<float>(stored) * scale;
+    return __builtin_bit_cast(std::uint32_t, rounded_product(number, 1 / scale) + integer_spacing);
   }
 };
 

@@ -57,10 +57,11 @@ struct piece_spread {
   bool in_turns = false;         // neighbouring lanes have neighbouring chunks, and exchange every other dimension
   divider<std::int32_t> chunks;  // of a row
   divider<std::int32_t> tiles;   // of a block
+  std::int32_t lanes_of_block = 0;
 };
 
 struct piece_conversion {
-  static constexpr auto workgroup_size = 128;
+  static constexpr std::int32_t workgroup_size = 128;
 
   tile_storage from;
   tile_storage to;
@@ -93,16 +94,72 @@ template <class Storage>
   return {reinterpret_cast<Storage*>(storage.block(block) + order.start) + head * order.head_stride, order};
 }
 
-/// Moves some tokens' chunk of a row, up to token `end`; tokens are `step` apart.
+/// The vectors that a lane stores: the first one's address, and the distance from each to the next, in words.
+struct stored_vectors {
+  lane_word* first;
+  std::int32_t distance;
+};
+
+/// Stores vectors of 32 lanes, `Size` of each, in the order of their addresses, by way of shared memory: a store
+/// instruction then writes whole lines. Lanes are ordered by their neighbours first. `adjoin`: whether vectors of
+/// neighbours do, else the vectors of a lane and of lanes at equal places among neighbours. All lanes of the workgroup
+/// call this; one whose vectors do not exist gives no address.
+template <std::size_t Size>
+PAGEDKV_DEVICE void store_in_order(const vector<lane_word, words_of_vector> (&vectors)[Size], const stored_vectors& to,
+                                   std::int32_t neighbours_log2, bool adjoin) {
+  constexpr auto size = static_cast<std::int32_t>(Size);
+  constexpr auto lanes = 32;
+  const auto lane = static_cast<std::int32_t>(local_index().x) % lanes;
+  const auto first_of_group = static_cast<std::size_t>(local_index().x / lanes) * lanes * Size * words_of_vector;
+  const auto shared = dynamic_shared<lane_word>(first_of_group * sizeof(lane_word), lanes * Size * words_of_vector);
+  // Eight lanes that write vectors of their own, or read those of one or two lanes, use all banks.
+  const auto place = [](std::int32_t of, std::int32_t i) {
+    const auto key = (of & 1) << 2 | (of >> 1 & 3);
+    return static_cast<std::size_t>((of * size + (i ^ key)) * words_of_vector);
+  };
+  PAGEDKV_UNROLL
+  for (auto i = 0; i < size; ++i) {
+    store_shared_vector<words_of_vector>(shared, place(lane, i), vectors[i]);
+  }
+  order_wave();
+  const auto first = reinterpret_cast<unsigned long long>(to.first);
+  PAGEDKV_UNROLL
+  for (auto j = 0; j < size; ++j) {
+    const auto at = j * lanes + lane;
+    const auto per_neighbour_log2 = exponent_of<lanes * size> - neighbours_log2;
+    const auto neighbour = adjoin ? at & ((1 << neighbours_log2) - 1) : at >> per_neighbour_log2;
+    const auto rest = adjoin ? at >> neighbours_log2 : at & ((1 << per_neighbour_log2) - 1);
+    const auto of = rest / size << neighbours_log2 | neighbour;
+    const auto i = rest % size;
+    auto* const destination = reinterpret_cast<lane_word*>(shuffle(first, of, lanes));
+    if (destination != nullptr) {
+      store_vector<words_of_vector>(destination + i * to.distance,
+                                    load_shared_vector<words_of_vector>(shared, place(of, i)));
+    }
+  }
+}
+
+/// Moves some tokens' chunk of a row, up to token `end`; tokens are `step` apart. Every lane of the workgroup calls
+/// this.
 template <class Storage>
 PAGEDKV_DEVICE void move_chunks(const numbers_of_head<Storage>& from, const numbers_of_head<Storage>& to,
-                                std::int32_t first_token, std::int32_t step, std::int32_t end, std::int32_t dim) {
+                                std::int32_t first_token, std::int32_t step, std::int32_t end, std::int32_t dim,
+                                std::int32_t neighbours_log2) {
   vector<lane_word, words_of_vector> chunks[rows_of_lane];
   PAGEDKV_UNROLL
   for (auto i = 0; i < rows_of_lane; ++i) {
     if (const auto token = first_token + i * step; token < end) {
       chunks[i] = load_vector<words_of_vector>(from.at(token, dim));
     }
+  }
+  const auto whole = first_token + (rows_of_lane - 1) * step < end;
+  const auto in_order = joins_stores && to.order.token_stride < to.order.dim_stride;
+  if (in_order) {
+    const auto distance = step * to.order.token_stride / static_cast<std::int32_t>(sizeof(lane_word) / sizeof(Storage));
+    store_in_order(chunks, {whole ? to.at(first_token, dim) : nullptr, distance}, neighbours_log2, true);
+  }
+  if (in_order && whole) {
+    return;
   }
   PAGEDKV_UNROLL
   for (auto i = 0; i < rows_of_lane; ++i) {
@@ -130,11 +187,11 @@ PAGEDKV_DEVICE void take_turns(vector<lane_word, words_of_vector> (&dims)[Size],
   }
 }
 
-/// Moves a square of tokens and dimensions, of which one layout at least has vectors of tokens. `in_turns`: as in
-/// `piece_spread`. Every lane of the wave calls this; one that is not active stores nothing.
+/// Moves a square of tokens and dimensions, of which one layout at least has vectors of tokens. Every lane of the
+/// workgroup calls this; one that is not active stores nothing.
 template <class Storage>
 PAGEDKV_DEVICE void move_square(const numbers_of_head<Storage>& from, const numbers_of_head<Storage>& to,
-                                std::int32_t first_token, std::int32_t chunk, bool in_turns, bool active) {
+                                std::int32_t first_token, std::int32_t chunk, const piece_spread& spread, bool active) {
   constexpr auto size = numbers_in_vector<Storage>;
   const auto first_dim = chunk * size;
   vector<lane_word, words_of_vector> rows[size];
@@ -146,7 +203,13 @@ PAGEDKV_DEVICE void move_square(const numbers_of_head<Storage>& from, const numb
   if (from.order.holds_tokens != to.order.holds_tokens) {
     transpose<sizeof(Storage)>(rows);
   }
-  if (in_turns) {
+  if (joins_stores && to.order.holds_tokens) {
+    const auto distance = to.order.dim_stride / static_cast<std::int32_t>(sizeof(lane_word) / sizeof(Storage));
+    store_in_order(rows, {active ? to.at(first_token, first_dim) : nullptr, distance}, spread.neighbours_log2,
+                   to.order.token_stride < to.order.dim_stride);
+    return;
+  }
+  if (spread.in_turns) {
     take_turns(rows, chunk % 2 != 0);
   }
   if (!active) {
@@ -156,7 +219,7 @@ PAGEDKV_DEVICE void move_square(const numbers_of_head<Storage>& from, const numb
   PAGEDKV_UNROLL
   for (auto i = 0; i < size; ++i) {
     const auto of_turns = first_of_turns + i % 2 * size + i / 2 * 2;
-    store_vector<words_of_vector>(to.order.holds_tokens ? to.at(first_token, in_turns ? of_turns : first_dim + i)
+    store_vector<words_of_vector>(to.order.holds_tokens ? to.at(first_token, spread.in_turns ? of_turns : first_dim + i)
                                                         : to.at(first_token + i, first_dim),
                                   rows[i]);
   }
@@ -170,7 +233,11 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(piece_conversion::workgroup_size) conv
   const auto& again = read_again(call);
   const auto of_values = workgroup_index().z != 0;
   const auto& spread = of_values ? again.values : again.keys;
-  const auto unit = static_cast<std::int32_t>(workgroup_index().x * piece_conversion::workgroup_size + local_index().x);
+  const auto first_unit = static_cast<std::int32_t>(workgroup_index().x) * piece_conversion::workgroup_size;
+  if (first_unit >= again.batch.num_pairs * spread.lanes_of_block) {
+    return;
+  }
+  const auto unit = first_unit + static_cast<std::int32_t>(local_index().x);
   const auto neighbour = unit & ((1 << spread.neighbours_log2) - 1);
   const auto by_chunk = spread.chunks.split(unit >> spread.neighbours_log2);
   const auto by_tile = spread.tiles.split(by_chunk.quotient);
@@ -188,9 +255,9 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(piece_conversion::workgroup_size) conv
                            neighbour * (in_squares ? num_tokens : 1);
   const auto end = active ? again.block_size : 0;
   if (in_squares) {
-    move_square(from, to, first_token, chunk, spread.in_turns, active);
+    move_square(from, to, first_token, chunk, spread, active);
   } else {
-    move_chunks(from, to, first_token, step, end, chunk * numbers_in_vector<storage>);
+    move_chunks(from, to, first_token, step, end, chunk * numbers_in_vector<storage>, spread.neighbours_log2);
   }
   if constexpr (Element::scaled) {
     PAGEDKV_KEEP_LOOP
@@ -213,14 +280,15 @@ template <class Storage>
 /// How lanes share the keys, or the values, of blocks whose layouts have these orders.
 template <class Storage>
 [[nodiscard]] piece_spread spread_pieces(const tile_half& from, const tile_half& to, std::int32_t block_size,
-                                         std::int32_t num_chunks) {
+                                         std::int32_t num_chunks, std::int32_t num_heads) {
   const auto in_squares = from.holds_tokens || to.holds_tokens;
   const auto num_tokens = in_squares ? numbers_in_vector<Storage> : rows_of_lane;
   const auto neighbours_log2 = in_squares && block_size % (2 * num_tokens) != 0 ? 0 : 1;
   const auto tokens_of_tile = num_tokens << neighbours_log2;
+  const auto tiles = (block_size + tokens_of_tile - 1) / tokens_of_tile;
   return {neighbours_log2, to.holds_tokens && neighbours_log2 == 0 && num_chunks % 2 == 0,
-          divider<std::int32_t>(num_chunks),
-          divider<std::int32_t>((block_size + tokens_of_tile - 1) / tokens_of_tile)};
+          divider<std::int32_t>(num_chunks), divider<std::int32_t>(tiles),
+          (tiles << neighbours_log2) * num_chunks * num_heads};
 }
 
 /// Does what `convert_tiles` does, for equal elements where `in_vectors` is true.
@@ -235,21 +303,24 @@ template <class Element>
   call.block_size = from.block_size;
   call.num_chunks = from.head_dim / numbers_in_vector<storage>;
   call.heads = divider<std::int32_t>(from.num_kv_heads);
-  call.keys = spread_pieces<storage>(from_tiles.keys, to_tiles.keys, from.block_size, call.num_chunks);
-  call.values = spread_pieces<storage>(from_tiles.values, to_tiles.values, from.block_size, call.num_chunks);
-  const auto lanes_of_head = [&](const piece_spread& spread) {
-    return std::int64_t{spread.tiles.divisor() << spread.neighbours_log2} * call.num_chunks;
+  const auto spread = [&](const tile_half& from_half, const tile_half& to_half) {
+    return spread_pieces<storage>(from_half, to_half, from.block_size, call.num_chunks, from.num_kv_heads);
   };
-  const auto lanes_of_block =
-      std::max(lanes_of_head(call.keys), lanes_of_head(call.values)) * from.num_kv_heads;
+  call.keys = spread(from_tiles.keys, to_tiles.keys);
+  call.values = spread(from_tiles.values, to_tiles.values);
+  const auto lanes_of_block = std::max(call.keys.lanes_of_block, call.values.lanes_of_block);
+  constexpr auto vectors_of_lane = std::max(numbers_in_vector<storage>, rows_of_lane);
+  const auto shared_bytes =
+      joins_stores ? static_cast<std::size_t>(call.workgroup_size) * vectors_of_lane * vector_bytes : std::size_t{0};
   return launch_batches(pairs, [&](const block_batch& batch) {
     call.batch = batch;
-    const auto lanes = batch.num_pairs * lanes_of_block;
+    const auto lanes = std::int64_t{batch.num_pairs} * lanes_of_block;
     const auto workgroups = (lanes + call.workgroup_size - 1) / call.workgroup_size;
     return launch<convert_pieces_kernel<Element>>(
         launch_shape{{static_cast<std::uint32_t>(workgroups), static_cast<std::uint32_t>(from.num_layers),
                       from.value_offset == 0 ? 1U : 2U},
-                     {static_cast<std::uint32_t>(call.workgroup_size)}},
+                     {static_cast<std::uint32_t>(call.workgroup_size)},
+                     shared_bytes},
         stream, call);
   });
 }

@@ -92,8 +92,8 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size) convert_tiles_kern
       const auto j = i + rows_of_lanes < num_tokens ? i + rows_of_lanes : i;
       auto source = staged_source<From, N>{row_at(from_rows, i), row_at(from_rows, j)};
       if constexpr (!is_unscaled<From>) {
-        source.key_scale_at = half.template scale<From>(again.from, from_places, i, head);
-        source.value_scale_at = half.template scale<From>(again.from, from_places, j, head);
+        source.key_scale_of = load_scale<From>(half.template scale<From>(again.from, from_places, i, head));
+        source.value_scale_of = load_scale<From>(half.template scale<From>(again.from, from_places, j, head));
       }
       auto to = staged_row_pair<To>{row_at(to_rows, i), row_at(to_rows, j)};
       if constexpr (To::scaled) {

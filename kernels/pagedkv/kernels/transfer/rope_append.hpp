@@ -26,6 +26,7 @@ struct rotating_source {
   using key_element = rotated_number;
   using value_element = Input;
   using storage = typename Input::storage;
+  static constexpr bool takes_rows_at_once = ReadsAhead && N > 2;
 
   row_pair<const storage> rows;
   rope_table table;
@@ -63,17 +64,17 @@ struct rotating_source {
 
   [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> value(std::int32_t first) const { return read(rows.value, first); }
 
-  template <class Row, class Storage>
-  PAGEDKV_DEVICE void put(const Row& row, std::int32_t first, const vector<Storage, N>& numbers) const {
+  template <class Row, class T, int M>
+  PAGEDKV_DEVICE void put(const Row& row, std::int32_t first, const vector<T, M>& numbers) const {
     const auto at = halves_of(first);
-    auto low = vector<Storage, half>{};
-    auto high = vector<Storage, half>{};
-    for (auto i = 0; i < half; ++i) {
+    auto low = vector<T, M / 2>{};
+    auto high = vector<T, M / 2>{};
+    for (auto i = 0; i < M / 2; ++i) {
       low.values[i] = numbers.values[i];
-      high.values[i] = numbers.values[half + i];
+      high.values[i] = numbers.values[M / 2 + i];
     }
-    store_vector<half>(row + at.low, low);
-    store_vector<half>(row + at.high, high);
+    store_numbers(row + at.low, low);
+    store_numbers(row + at.high, high);
   }
 
  private:
@@ -155,15 +156,24 @@ struct rotating_source {
   }
 };
 
-/// Workgroups that a processor is to have room for, which limits a lane's registers; 0: as many as the compiler finds right. A lane
-/// with many numbers keeps them in registers until their scale is known.
-template <class Element, int N>
-inline constexpr int rope_workgroups = N <= 8 ? 0 : (Element::scaled ? 3 : 4);
+/// Numbers of each half of a pair that a lane takes: with scales, as many as two stores of half a vector hold, since
+/// more numbers share the arithmetic of a row; else as many as fill the widest vectors.
+template <class Element, class Input>
+inline constexpr int rope_numbers_per_half = [] {
+  constexpr auto stored = static_cast<int>(sizeof(typename Element::storage));
+  constexpr auto given = static_cast<int>(sizeof(typename Input::storage));
+  return vector_bytes / (Element::scaled ? 2 * stored : (stored > given ? stored : given));
+}();
+
+/// Workgroups that a processor is to have room for, which limits a lane's registers; 0: as many as the compiler finds
+/// right.
+template <int N>
+inline constexpr int rope_workgroups = N <= 8 ? 0 : 4;
 
 /// Append that rotates token i's keys to `positions[i]`, in workgroups whose y is 0. Workgroups whose y is 1 rotate the
 /// queries.
 template <class Element, class Input, rope_pairing Pairing, int N>
-PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size, (rope_workgroups<Element, N>))
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(row_workgroup_size, (rope_workgroups<N>))
     rope_append_kernel(row_spread spread, mapped_tokens mapping, block_storage_view view, std::int32_t layer,
                        token_rows<const typename Input::storage> keys, token_rows<const typename Input::storage> values,
                        const std::int64_t* positions, rope_table table, row_spread query_spread,
@@ -211,10 +221,9 @@ template <class Element, class Input, rope_pairing Pairing>
                                           runtime::stream stream) {
   static_assert(is_unscaled<Input>, "rows carry no scales");
   using input = typename Input::storage;
-  constexpr auto widest =
-      sizeof(typename Element::storage) > sizeof(input) ? sizeof(typename Element::storage) : sizeof(input);
-  constexpr auto half = vector_bytes / static_cast<int>(widest);
-  const auto aligned = table.rotary_dim % (2 * half) == 0 && view.head_dim % (2 * half) == 0 &&
+  constexpr auto half = rope_numbers_per_half<Element, Input>;
+  const auto aligned = fits_at_once<Element, 2 * half>(view.head_dim) && table.rotary_dim % (2 * half) == 0 &&
+                       view.head_dim % (2 * half) == 0 &&
                        reinterpret_cast<std::uintptr_t>(table.angles) % vector_bytes == 0 &&
                        aligned_rows<typename Element::storage, half>(view) && aligned_rows<const input, half>(keys) &&
                        aligned_rows<const input, half>(values) && aligned_rows<const input, half>(queries.from) &&

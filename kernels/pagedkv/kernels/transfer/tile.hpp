@@ -178,6 +178,17 @@ PAGEDKV_DEVICE void store_vector(const staged_row<Storage>& to, const vector<Sto
   store_shared_vector<N>(to.numbers, static_cast<std::size_t>(to.first), numbers);
 }
 
+/// Stores numbers, or the words that hold them.
+template <class Storage, class T, int N>
+PAGEDKV_DEVICE void store_numbers(const staged_row<Storage>& to, const vector<T, N>& numbers) {
+  if constexpr (sizeof(T) == sizeof(Storage)) {
+    store_vector<N>(to, numbers);
+  } else {
+    const auto words = shared_span<T>{reinterpret_cast<T*>(to.numbers.values)};
+    store_shared_vector<N>(words, static_cast<std::size_t>(to.first) / (sizeof(T) / sizeof(Storage)), numbers);
+  }
+}
+
 /// The destination of two rows in shared memory, and of their scales in block storage, or their static scales.
 template <class Element>
 struct staged_row_pair {
@@ -187,17 +198,18 @@ struct staged_row_pair {
   scale_place<Element> value_scale = {};
 };
 
-/// Reads rows from shared memory, and their scales from where they lie.
+/// Reads rows from shared memory.
 template <class Element, int N>
 struct staged_source {
   using key_element = Element;
   using value_element = Element;
   using storage = typename Element::storage;
+  static constexpr bool takes_rows_at_once = false;
 
   staged_row<storage> key_row;
   staged_row<storage> value_row;
-  scale_place<Element> key_scale_at = {};
-  scale_place<Element> value_scale_at = {};
+  float key_scale_of = 1;
+  float value_scale_of = 1;
 
   [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> key(std::int32_t first) const {
     return load_vector<N>(key_row + first);
@@ -205,12 +217,12 @@ struct staged_source {
   [[nodiscard]] PAGEDKV_DEVICE vector<storage, N> value(std::int32_t first) const {
     return load_vector<N>(value_row + first);
   }
-  [[nodiscard]] PAGEDKV_DEVICE float key_scale() const { return load_scale<Element>(key_scale_at); }
-  [[nodiscard]] PAGEDKV_DEVICE float value_scale() const { return load_scale<Element>(value_scale_at); }
+  [[nodiscard]] PAGEDKV_DEVICE float key_scale() const { return key_scale_of; }
+  [[nodiscard]] PAGEDKV_DEVICE float value_scale() const { return value_scale_of; }
 
-  template <class Row, class Storage>
-  PAGEDKV_DEVICE void put(const Row& row, std::int32_t first, const vector<Storage, N>& numbers) const {
-    store_vector<N>(row + first, numbers);
+  template <class Row, class Numbers>
+  PAGEDKV_DEVICE void put(const Row& row, std::int32_t first, const Numbers& numbers) const {
+    store_numbers(row + first, numbers);
   }
 };
 
@@ -270,7 +282,8 @@ struct tile_call {
   row_spread spread;
   mapped_tokens mapping;
   tile_storage storage;
-  std::int32_t heads_of_run = 1;  // that a workgroup takes, one after the other
+  std::int32_t heads_of_run = 1;  // that a workgroup takes
+  std::int32_t heads_at_once = 1;
   divider<std::int32_t> runs_of_heads;
 };
 
@@ -326,7 +339,7 @@ PAGEDKV_DEVICE void for_each_piece(const staged_tile& shape, const tile_places& 
     return;
   }
   const auto step = half.vectors ? most : 1;
-  const auto num_units = shape.head_dim / step << shape.tokens_log2;
+  const auto num_units = (half.vectors ? shape.head_dim / most : shape.head_dim) << shape.tokens_log2;
   PAGEDKV_KEEP_LOOP
   for (auto unit = lane_of_workgroup(); unit < num_units; unit += lanes) {
     const auto i = unit & (shape.tokens() - 1);
@@ -343,6 +356,127 @@ PAGEDKV_DEVICE void for_each_piece(const staged_tile& shape, const tile_places& 
   }
 }
 
+/// Whether all pieces of a tile are whole and lie in block storage as vectors: of dimensions for keys, of tokens for
+/// values.
+template <class Storage>
+[[nodiscard]] PAGEDKV_DEVICE bool is_whole(const staged_tile& shape, const tile_places& places,
+                                           const tile_storage& storage) {
+  auto whole =
+      storage.keys.vectors && !storage.keys.holds_tokens && storage.values.vectors && storage.values.holds_tokens;
+  PAGEDKV_KEEP_LOOP
+  for (auto piece = 0; piece < shape.tokens() / numbers_in_vector<Storage>; ++piece) {
+    whole = whole && places.wholes[static_cast<std::size_t>(piece)] != 0;
+  }
+  return whole;
+}
+
+/// Calls `move(key, key_row, value, value_row)` for the vectors of keys and values of a whole tile and head, one of
+/// each a lane. Places in shared memory are those of the first of `rows`.
+template <class Storage, class Move>
+PAGEDKV_DEVICE void for_each_whole_piece(const staged_tile& shape, const tile_places& places,
+                                         const tile_storage& storage, std::int32_t head,
+                                         const staged_rows<Storage>& key_rows, const staged_rows<Storage>& value_rows,
+                                         Move move) {
+  constexpr auto most = numbers_in_vector<Storage>;
+  const auto at = [&](const tile_half& half, std::int32_t token, std::int32_t dim) {
+    const std::int32_t block = places.blocks[static_cast<std::size_t>(token)];
+    const std::int32_t offset = places.offsets[static_cast<std::size_t>(token)];
+    return reinterpret_cast<Storage*>(storage.block(block) + half.start) + head * half.head_stride +
+           half.index(offset, dim);
+  };
+  const auto num_pieces = shape.tokens() / most;
+  const auto pieces_log2 = shape.tokens_log2 - vector_log2<Storage>;
+  const auto tokens_adjoin = storage.values.token_stride < storage.values.dim_stride;
+  PAGEDKV_KEEP_LOOP
+  for (auto unit = lane_of_workgroup(); unit < num_pieces * shape.head_dim; unit += lanes_of_workgroup()) {
+    const auto key_token = unit & (shape.tokens() - 1);
+    const auto key_dim = (unit >> shape.tokens_log2) * most;
+    const auto by_dim = shape.dims.split(unit);
+    const auto value_token = (tokens_adjoin ? unit & (num_pieces - 1) : by_dim.quotient) * most;
+    const auto value_dim = tokens_adjoin ? unit >> pieces_log2 : by_dim.remainder;
+    move(at(storage.keys, key_token, key_dim), row_at(key_rows, key_token) + key_dim,
+         at(storage.values, value_token, value_dim), row_at(value_rows, value_token) + value_dim);
+  }
+}
+
+/// The numbers of neighbouring tokens at one dimension.
+template <class Storage>
+[[nodiscard]] PAGEDKV_DEVICE vector<Storage, numbers_in_vector<Storage>> load_column(const staged_row<Storage>& from,
+                                                                                     std::int32_t stride) {
+  auto numbers = vector<Storage, numbers_in_vector<Storage>>{};
+  for (auto i = 0; i < numbers_in_vector<Storage>; ++i) {
+    numbers.values[i] = from.numbers[static_cast<std::size_t>(from.first + i * stride)];
+  }
+  return numbers;
+}
+
+template <class Storage>
+PAGEDKV_DEVICE void store_column(const staged_row<Storage>& to, std::int32_t stride,
+                                 const vector<Storage, numbers_in_vector<Storage>>& numbers) {
+  for (auto i = 0; i < numbers_in_vector<Storage>; ++i) {
+    to.numbers[static_cast<std::size_t>(to.first + i * stride)] = numbers.values[i];
+  }
+}
+
+/// Heads whose rows are in shared memory at once, where they have room.
+inline constexpr auto most_heads_at_once = 2;
+
+/// Writes rows of a whole tile and up to `most_heads_at_once` heads to block storage. In shared memory, the rows of the
+/// next head follow those of one.
+template <class Storage>
+PAGEDKV_DEVICE void store_whole_tile(const staged_tile& shape, const tile_places& places, const tile_storage& storage,
+                                     std::int32_t head, std::int32_t num_heads, const staged_rows<Storage>& key_rows,
+                                     const staged_rows<Storage>& value_rows) {
+  constexpr auto most = numbers_in_vector<Storage>;
+  const auto next_head = key_rows.stride << shape.tokens_log2;
+  for_each_whole_piece(
+      shape, places, storage, head, key_rows, value_rows,
+      [&](Storage* key, const staged_row<Storage>& key_row, Storage* value, const staged_row<Storage>& value_row) {
+        PAGEDKV_UNROLL_LOOP
+        for (auto h = 0; h < most_heads_at_once; ++h) {
+          if (h < num_heads) {
+            store_vector<most>(key + h * storage.keys.head_stride, load_vector<most>(key_row + h * next_head));
+            store_vector<most>(value + h * storage.values.head_stride,
+                               load_column(value_row + h * next_head, value_rows.stride));
+          }
+        }
+      });
+}
+
+/// Reads them. All are read before the first is used.
+template <class Storage>
+PAGEDKV_DEVICE void load_whole_tile(const staged_tile& shape, const tile_places& places, const tile_storage& storage,
+                                    std::int32_t head, std::int32_t num_heads, const staged_rows<Storage>& key_rows,
+                                    const staged_rows<Storage>& value_rows) {
+  constexpr auto most = numbers_in_vector<Storage>;
+  const auto next_head = key_rows.stride << shape.tokens_log2;
+  for_each_whole_piece(
+      shape, places, storage, head, key_rows, value_rows,
+      [&](const Storage* key, const staged_row<Storage>& key_row, const Storage* value,
+          const staged_row<Storage>& value_row) {
+        vector<std::uint32_t, numbers_in_vector<std::uint32_t>> keys[most_heads_at_once];
+        vector<std::uint32_t, numbers_in_vector<std::uint32_t>> values[most_heads_at_once];
+        const auto load_words = [](const Storage* from) {
+          return load_vector<numbers_in_vector<std::uint32_t>>(reinterpret_cast<const std::uint32_t*>(from));
+        };
+        PAGEDKV_UNROLL_LOOP
+        for (auto h = 0; h < most_heads_at_once; ++h) {
+          if (h < num_heads) {
+            keys[h] = load_words(key + h * storage.keys.head_stride);
+            values[h] = load_words(value + h * storage.values.head_stride);
+          }
+        }
+        PAGEDKV_UNROLL_LOOP
+        for (auto h = 0; h < most_heads_at_once; ++h) {
+          if (h < num_heads) {
+            store_vector<most>(key_row + h * next_head, __builtin_bit_cast(vector<Storage, most>, keys[h]));
+            store_column(value_row + h * next_head, value_rows.stride,
+                         __builtin_bit_cast(vector<Storage, most>, values[h]));
+          }
+        }
+      });
+}
+
 /// Writes rows of shared memory to block storage.
 template <class Storage>
 PAGEDKV_DEVICE void store_rows(const staged_tile& shape, const tile_places& places, const tile_storage& storage,
@@ -351,13 +485,7 @@ PAGEDKV_DEVICE void store_rows(const staged_tile& shape, const tile_places& plac
   for_each_piece(
       shape, places, storage, half, head, rows,
       [](Storage* to, const staged_row<Storage>& from) { store_vector<most>(to, load_vector<most>(from)); },
-      [&](Storage* to, const staged_row<Storage>& from) {
-        auto numbers = vector<Storage, most>{};
-        for (auto i = 0; i < most; ++i) {
-          numbers.values[i] = from.numbers[static_cast<std::size_t>(from.first + i * rows.stride)];
-        }
-        store_vector<most>(to, numbers);
-      },
+      [&](Storage* to, const staged_row<Storage>& from) { store_vector<most>(to, load_column(from, rows.stride)); },
       [](Storage* to, const staged_row<Storage>& from) {
         store(to, from.numbers[static_cast<std::size_t>(from.first)]);
       });
@@ -372,10 +500,7 @@ PAGEDKV_DEVICE void load_rows(const staged_tile& shape, const tile_places& place
       shape, places, storage, half, head, rows,
       [](const Storage* from, const staged_row<Storage>& to) { store_vector<most>(to, load_vector<most>(from)); },
       [&](const Storage* from, const staged_row<Storage>& to) {
-        const auto numbers = load_vector<most>(from);
-        for (auto i = 0; i < most; ++i) {
-          to.numbers[static_cast<std::size_t>(to.first + i * rows.stride)] = numbers.values[i];
-        }
+        store_column(to, rows.stride, load_vector<most>(from));
       },
       [](const Storage* from, const staged_row<Storage>& to) {
         to.numbers[static_cast<std::size_t>(to.first)] = load(from);
@@ -387,11 +512,15 @@ struct tile_launch {
   staged_tile shape;
   row_spread spread;
   std::int32_t lanes = 0;
+  std::int32_t heads_at_once = 1;
   std::size_t shared_bytes = 0;
 };
 
 /// More shared memory than this leaves too few waves on a processor.
 inline constexpr auto enough_shared_bytes = std::size_t{32} << 10;
+
+inline constexpr auto most_tile_tokens = 32;
+inline constexpr auto fewest_tile_lanes = 64;
 
 /// `piece`: numbers in the longest piece. `numbers_per_lane`: those that a lane takes of a row.
 template <class BytesOf>
@@ -400,12 +529,13 @@ template <class BytesOf>
   auto planned = tile_launch{};
   planned.shape.head_dim = head_dim;
   planned.shape.dims = divider<std::int32_t>(head_dim);
-  planned.shape.tokens_log2 = piece > 8 ? 5 : 4;
+  planned.shape.tokens_log2 = piece > 8 ? exponent_of<most_tile_tokens> : 4;
   while (planned.shape.tokens() > piece && bytes_of(planned.shape) > enough_shared_bytes) {
     --planned.shape.tokens_log2;
   }
   planned.spread = spread_rows(0, num_heads, head_dim, numbers_per_lane);
-  planned.lanes = std::clamp(planned.shape.tokens() << planned.spread.lanes_log2, 64, row_workgroup_size);
+  planned.lanes =
+      std::clamp(planned.shape.tokens() << planned.spread.lanes_log2, fewest_tile_lanes, row_workgroup_size);
   planned.shared_bytes = bytes_of(planned.shape);
   return planned;
 }
@@ -415,32 +545,41 @@ struct tile_range {
   std::int32_t begin;
   std::int32_t end;
   std::int32_t first_head;
-  std::int32_t end_head;
+
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t end_head(const tile_call& call) const {
+    const auto after_run = first_head + call.heads_of_run;
+    return after_run < call.spread.num_heads ? after_run : call.spread.num_heads;
+  }
 };
 
-/// The first token of a tile. A tile does not begin within a piece of neighbouring tokens that began before it.
-template <int Piece>
-[[nodiscard]] PAGEDKV_DEVICE std::int32_t first_of_tile(const staged_tile& shape, const mapped_tokens& mapping,
-                                                        std::int32_t num_tokens, std::int32_t tile) {
-  const auto token = tile << shape.tokens_log2;
-  if (token == 0 || token >= num_tokens) {
-    return token == 0 ? 0 : num_tokens;
-  }
-  const auto slot_index = mapping.slot_of(token);
-  const auto before = slot_index < 0 ? 0 : static_cast<std::int32_t>(slot_index & (Piece - 1));
-  return mapping.slot_of(token - before) == slot_index - before ? token - before : token;
-}
-
+/// The tokens and heads of a workgroup. A tile does not begin within a piece of neighbouring tokens that began before
+/// it. The slots at both of its ends are read together.
 template <int Piece>
 [[nodiscard]] PAGEDKV_DEVICE tile_range find_tile(const tile_call& call) {
   const auto [tile, run] = call.runs_of_heads.split(static_cast<std::int32_t>(workgroup_index().x));
-  const auto first = [&](std::int32_t of) {
-    return uniform(first_of_tile<Piece>(call.shape, call.mapping, call.spread.num_tokens, of));
-  };
-  const auto first_head = run * call.heads_of_run;
-  const auto end_head = first_head + call.heads_of_run;
-  return {first(tile), first(tile + 1), first_head,
-          end_head < call.spread.num_heads ? end_head : call.spread.num_heads};
+  const auto num_tokens = call.spread.num_tokens;
+  std::int32_t ends[2];
+  std::int32_t tokens_before[2];
+  std::int64_t slots[2];
+  PAGEDKV_UNROLL_LOOP
+  for (auto i = 0; i < 2; ++i) {
+    const auto token = (tile + i) << call.shape.tokens_log2;
+    ends[i] = uniform(token < num_tokens ? token : num_tokens);
+    slots[i] = call.mapping.slot_of(ends[i] < num_tokens ? ends[i] : num_tokens - 1);
+  }
+  PAGEDKV_UNROLL_LOOP
+  for (auto i = 0; i < 2; ++i) {
+    const auto before = slots[i] < 0 ? 0 : static_cast<std::int32_t>(slots[i] & (Piece - 1));
+    const auto begins = ends[i] < num_tokens && before <= ends[i];
+    tokens_before[i] = begins ? before : 0;
+  }
+  PAGEDKV_UNROLL_LOOP
+  for (auto i = 0; i < 2; ++i) {
+    const auto token = ends[i] - tokens_before[i];
+    const auto first = call.mapping.slot_of(token < num_tokens ? token : num_tokens - 1);
+    ends[i] = uniform(first == slots[i] - tokens_before[i] ? token : ends[i]);
+  }
+  return {ends[0], ends[1], run * call.heads_of_run};
 }
 
 /// Finds the places of the tokens from `first` on; those from `end` on have none.
@@ -486,7 +625,7 @@ template <class Launch>
                                      {static_cast<std::uint32_t>(planned.lanes)},
                                      planned.shared_bytes},
                         tile_call{planned.shape, spread, map_tokens(view, slots + first), storage, heads,
-                                  divider<std::int32_t>(runs)});
+                                  planned.heads_at_once, divider<std::int32_t>(runs)});
   }
   return status;
 }
