@@ -169,16 +169,17 @@ class bucket_table {
         in.entries[first_of(behind != 0 ? behind : vacant)].store(entry, std::memory_order_release);
       }
       return vacant != 0;
-    }
-    for (std::size_t i = 0; i < num_slots; ++i, slot = next_slot(slot)) {
-      auto expected = empty;
-      if (in.entries[slot].load(std::memory_order_relaxed) == empty &&
-          in.entries[slot].compare_exchange_strong(expected, entry, std::memory_order_release,
-                                                   std::memory_order_relaxed)) {
-        return true;
+    } else {
+      for (std::size_t i = 0; i < num_slots; ++i, slot = next_slot(slot)) {
+        auto expected = empty;
+        if (in.entries[slot].load(std::memory_order_relaxed) == empty &&
+            in.entries[slot].compare_exchange_strong(expected, entry, std::memory_order_release,
+                                                     std::memory_order_relaxed)) {
+          return true;
+        }
       }
+      return false;
     }
-    return false;
   }
 
   [[nodiscard]] static bool try_take(bucket& from, std::size_t slot, std::uint32_t entry) noexcept {
@@ -188,14 +189,15 @@ class bucket_table {
         from.entries[first_of(there)].store(empty, std::memory_order_release);
       }
       return there != 0;
-    }
-    for (std::size_t i = 0; i < num_slots; ++i, slot = next_slot(slot)) {
-      if (from.entries[slot].load(std::memory_order_relaxed) == entry) {
-        from.entries[slot].store(empty, std::memory_order_release);
-        return true;
+    } else {
+      for (std::size_t i = 0; i < num_slots; ++i, slot = next_slot(slot)) {
+        if (from.entries[slot].load(std::memory_order_relaxed) == entry) {
+          from.entries[slot].store(empty, std::memory_order_release);
+          return true;
+        }
       }
+      return false;
     }
-    return false;
   }
 
   /// Removes an entry from the counts of the first `count` buckets that passed it on, from its home on.
