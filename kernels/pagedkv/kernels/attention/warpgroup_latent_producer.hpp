@@ -33,9 +33,15 @@ class latent_producer {
   PAGEDKV_DEVICE void copy(const attention_walk& walk) {
     const auto stages = stages_of_piece(walk);
     find(walk, stages.first_token);
-    // The first stages of a later piece are copied while the queries before are in use.
-    const auto stages_ahead = used_queries_ == 0 ? 0 : found_stages;
-    copy_stages(walk, stages, stages_ahead < stages.count ? stages_ahead : stages.count);
+    buffers_.queries.wait_until_empty(used_queries_);
+    // Addresses of queries are not kept for the next piece: stages need the registers.
+    query_rows(call_, compute_again(index_))
+        .put(walk, buffers_.base + shape::queries, buffers_.base + shape::of_columns);
+    publish_to_products();
+    buffers_.queries.full(used_queries_).arrive_after_copies();
+    buffers_.queries.full(used_queries_).arrive();
+    ++used_queries_;
+    copy_stages(walk, stages);
   }
 
   /// After the last piece.
@@ -46,28 +52,10 @@ class latent_producer {
   }
 
  private:
-  PAGEDKV_DEVICE void copy_queries(const attention_walk& walk) {
-    buffers_.queries.wait_until_empty(used_queries_);
-    // Addresses of queries are not kept for the next piece: stages need the registers.
-    query_rows(call_, compute_again(index_))
-        .put(walk, buffers_.base + shape::queries, buffers_.base + shape::of_columns);
-    publish_to_products();
-    buffers_.queries.full(used_queries_).arrive_after_copies();
-    buffers_.queries.full(used_queries_).arrive();
-    ++used_queries_;
-  }
-
-  PAGEDKV_DEVICE void copy_stages(const attention_walk& walk, const stages_of_piece& stages,
-                                  std::int32_t stages_ahead) {
+  PAGEDKV_DEVICE void copy_stages(const attention_walk& walk, const stages_of_piece& stages) {
     const auto index = static_cast<unsigned>(index_);
     auto own_row = std::uint64_t{0};
-    for (auto stage = 0; stage <= stages.count; ++stage) {
-      if (stage == stages_ahead) {
-        copy_queries(walk);  // no row is at hand that would need registers meanwhile
-      }
-      if (stage == stages.count) {
-        break;
-      }
+    for (auto stage = 0; stage < stages.count; ++stage) {
       const auto found = stage % found_stages;
       if (found == 0) {
         own_row = address_of_row();
