@@ -358,7 +358,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto guard = exclusive_guard{mutex_};
     store_.begin_invalidation();
     const auto num_blocks = device::withdraw(id);
-    store_.end_invalidation(num_blocks && *num_blocks != 0);
+    store_.end_invalidation(layers_differ || (num_blocks && *num_blocks != 0));
     return num_blocks;
   }
 
@@ -367,7 +367,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto guard = exclusive_guard{mutex_};
     const auto hide_everywhere = [&](auto&& hide) {
       store_.begin_invalidation();
-      store_.end_invalidation(hide() != 0);
+      const auto num_blocks = hide();
+      store_.end_invalidation(layers_differ || num_blocks != 0);  // nodes may go whose blocks others hold
     };
     const auto done = device::visit_sequence(id, {}, [&](auto& state, auto& s, auto&&) {
       return detail::truncate(state, s, num_tokens, hide_everywhere);
