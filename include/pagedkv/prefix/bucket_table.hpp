@@ -182,7 +182,7 @@ class bucket_table {
     }
   }
 
-  [[nodiscard]] static bool try_take(bucket& from, std::size_t slot, std::uint32_t entry) noexcept {
+  [[nodiscard]] static bool try_take(bucket& from, [[maybe_unused]] std::size_t slot, std::uint32_t entry) noexcept {
     if constexpr (compares_at_once) {
       const auto there = equal_entries(from, entry);
       if (there != 0) {
