@@ -204,7 +204,9 @@ TEMPLATE_LIST_TEST_CASE("what a truncation cuts off ahead of its launch goes, to
   auto cache = TestType{{.block_size = block_size, .num_blocks = 8, .head_dim = 2, .max_sequences = 4}};
   auto tokens = std::vector<token>(3 * block_size + 1);
   std::iota(tokens.begin(), tokens.end(), 1);
-  const auto blocks_of = [&](std::int64_t num_blocks) { return std::span{tokens}.first(num_blocks * block_size); };
+  const auto blocks_of = [&](std::int64_t num_blocks) {
+    return std::span{tokens}.first(static_cast<std::size_t>(num_blocks * block_size));
+  };
   const auto num_written = GENERATE(std::int64_t{1}, 2);
   const auto before = cache.create_sequence(blocks_of(num_written)).value().id;
   REQUIRE(cache.commit(before, num_written * block_size));
