@@ -138,7 +138,7 @@ class basic_kv_cache {
 
   /// A cache, with what the constructor throws as an error. In a pointer, because caches do not move. Linear in
   /// `cache_config::capacity` and `max_sequences`, beside what the allocator does. Errors: `invalid_argument`,
-  /// `out_of_memory`, and those of the allocator.
+  /// `size_overflow`, `out_of_memory`.
   [[nodiscard]] static result<std::unique_ptr<basic_kv_cache>> create(const cache_config& config,
                                                                       allocator_type memory = allocator_type{},
                                                                       backend_type backend = backend_type{},
@@ -216,7 +216,8 @@ class basic_kv_cache {
   /// knows what to hide when a writer gives way ahead of the launch. Copies that the cache itself enqueues, on write in
   /// `append` and in `compact`, read committed K/V, too: enqueue the kernels before the call, on its stream or ahead of
   /// an event that its stream waits for. Constant time where no block fills; otherwise linear in the tokens that it
-  /// publishes. Errors: `invalid_argument` beyond the length, or before what was committed; `out_of_memory` for keys.
+  /// publishes. Errors: `invalid_argument` beyond the length, or before what was committed; `out_of_memory` for keys;
+  /// where layers differ, those of the backend, which copies a state that is saved.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, copying_stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::commit_inside(state_, id, num_tokens) ? result<void>{} : publish(id, num_tokens, on);
@@ -321,10 +322,14 @@ class basic_kv_cache {
   /// Invalidates the longest cached prefix of these tokens, or the first block of every chain with a salt, or chosen
   /// blocks; returns how many blocks. No look-up that begins afterwards finds them or blocks that continue them, nor,
   /// of a prefix or a salt, any equal block; a commit caches anew. Beside chosen blocks, equal ones stay, and what
-  /// continues them. Prefixes are found by the hashes of their tokens, also where a caller gave others. Blocks in use stay with their users, readable and with the same contents, and are freed when the last
-  /// reference is released; others are freed at once. Blocks that continue an invalidated one wait for their eviction.
-  /// Reported as evictions. Linear in the tokens, in the pool, and in the blocks. Errors: `invalid_argument` for a
-  /// block outside the pool; then nothing is invalidated.
+  /// continues them. Prefixes are found by the hashes of their tokens, also where a caller gave others. Blocks in use
+  /// stay with their users, readable and with the same contents, and are freed when the last reference is released;
+  /// others are freed at once. Blocks that continue an invalidated one wait for their eviction. Reported as evictions.
+  /// Linear in the tokens, in the pool, and in the blocks. Errors: `invalid_argument` for a block outside the pool;
+  /// then nothing is invalidated.
+  ///
+  /// Where layers differ, tokens are invalidated: their blocks in every group, with all blocks that continue them, of
+  /// which each counts. A prefix is found by the hashes that the run has. A salt is linear in the nodes.
   std::int64_t invalidate_prefix(const token_run& run, salt salt = salt::none) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::invalidate_prefix(state_, run, salt);
@@ -359,7 +364,8 @@ class basic_kv_cache {
   }
 
   /// Length, in tokens, of the longest cached prefix that `create_sequence` would share: at most all but the last
-  /// token, in whole blocks. Takes no references. Linear in the prompt.
+  /// token, in whole blocks. Takes no references. Where layers differ, 0 if memory for the search is exhausted. Linear
+  /// in the prompt.
   [[nodiscard]] std::int64_t find_prefix(const token_run& run, salt salt = salt::none) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::find_prefix(state_, run, salt);
@@ -452,7 +458,7 @@ class basic_kv_cache {
 
   /// Tokens that a group's table lacks between the sinks and its first kept block: a kernel that reads the table finds
   /// token `i` of the sequence, behind the sinks, at `i - num_skipped_tokens`. Constant time. Errors:
-  /// `unknown_sequence`, `sequence_busy`, and `invalid_argument` for a group that there is not.
+  /// `unknown_sequence`, `sequence_busy`, and `invalid_argument` for a group that there is not, and for one of states.
   [[nodiscard]] result<std::int64_t> num_skipped_tokens(sequence_id id, std::size_t group = 0) const noexcept
     requires layers_differ
   {
@@ -486,7 +492,7 @@ class basic_kv_cache {
   /// these sequences: their tables, and their lengths without skipped tokens, with up to `num_ahead` of the slots that
   /// are reserved ahead, as if they had tokens. Linear in the rows, in their new and changed entries and, for a
   /// `compressed_batch`, in the entries behind a row that grew. Errors: those of its `update`; `invalid_argument` for
-  /// slots that cannot be ahead.
+  /// slots that cannot be ahead; those of `slot_mapping` for the group.
   template <class Batch>
   [[nodiscard]] result<void> update(Batch& batch, std::span<const sequence_id> ids, std::size_t group = 0,
                                     std::int64_t num_ahead = 0) const noexcept {

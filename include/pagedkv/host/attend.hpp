@@ -114,8 +114,9 @@ struct release_numbers {
 ///
 /// For g++ and clang; nvcc does not compile this header.
 ///
-/// Errors, before anything is written: `invalid_argument` for a layer, a number of heads, a negative window or cap, rows
-/// of queries or results of another shape, a row pointer, an entry of a list beyond its row's blocks, or a block outside the storage; `out_of_memory` for the
+/// Errors, before anything is written: `invalid_argument` for a layer, a layout that is not strided, a number of heads,
+/// a negative window or cap, rows of queries or results of another shape, a row pointer, the length of a last block,
+/// tree masks, an entry of a list beyond its row's blocks, or a block outside the storage; `out_of_memory` for the
 /// working memory: some 100 KiB of each thread, and 64 MiB at most for results of parts of rows.
 template <element Element, element Input = float32, element Output = Input>
   requires(is_unscaled<Input> && is_unscaled<Output>)
