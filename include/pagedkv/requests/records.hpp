@@ -18,7 +18,7 @@
 namespace pagedkv {
 
 /// The records of a tracker's requests, behind one mutex. While a member holds the mutex, it calls no other component,
-/// and only `running` allocates.
+/// and only `reserve` and `all_in` allocate.
 template <class Mutex>
 class request_records {
  public:
@@ -31,7 +31,7 @@ class request_records {
         ended_(static_cast<std::size_t>(valid.max_ended)) {}
 
   /// A record for a request that is about to start, with its arrival. `open` or `abandon` comes next. Errors:
-  /// `limit_reached` with `max_open` requests that run, wait, are preempted or about to start.
+  /// `limit_reached` with `max_open` requests that run, wait, are preempted or about to start; `out_of_memory`.
   [[nodiscard]] result<cell*> reserve() noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto num_open = statistics_.waiting + statistics_.running + statistics_.preempted + num_reserved_;

@@ -44,10 +44,10 @@ namespace pagedkv {
 /// blocks until the next step.
 ///
 /// Thread safety: that of the cache. Progress: a mutex guards the records, under every locking policy but those for one
-/// thread. The tracker holds it while it finds and changes a record and, in a `submit`, `resume` or `append` that
-/// preempts, while it reads all records; never while it calls the cache or the preemption policy. So a thread that is
-/// stopped inside the cache stops no other; a thread that is stopped while it holds the mutex stops all users of this
-/// tracker, also under `lock_free`. If the cache returns `sequence_busy` for a release, a later operation of the
+/// thread. The tracker holds it while it finds and changes a record and, in `resumable` and in an operation that
+/// preempts for a request, while it reads all records; never while it calls the cache or the preemption policy. So a
+/// thread that is stopped inside the cache stops no other; a thread that is stopped while it holds the mutex stops all
+/// users of this tracker, also under `lock_free`. If the cache returns `sequence_busy` for a release, a later operation of the
 /// tracker repeats it.
 ///
 /// `Cache` outlives the tracker. Operations copy bytes, if necessary, on the given stream.
@@ -109,7 +109,7 @@ class request_tracker {
   }
 
   /// Takes a request that waits for blocks: `resumable` ranks it among the preempted ones, and `resume` starts it with
-  /// its prompt. It arrives now. Constant time. Errors: `limit_reached` (`tracker_config::max_open`).
+  /// its prompt. It arrives now. Constant time. Errors: `limit_reached` (`tracker_config::max_open`), `out_of_memory`.
   [[nodiscard]] result<request_id> enqueue(const request_options& options = {}) noexcept {
     const auto cell = records_.reserve();
     if (!cell) {
