@@ -27,8 +27,8 @@ namespace pagedkv::hip {
 }
 
 /// Enqueues the copy of blocks between a device's storage and one in pinned host memory, or of a peer device, of the
-/// same element and inner layout. Neighbouring blocks are copied as one run; where runs are short, one launch copies
-/// all blocks. Sorted pairs make the longest runs. Errors: `invalid_argument` for blocks or storages that do not fit,
+/// same element and inner layout. Neighbouring blocks are copied as one run; where runs are short, a launch copies
+/// each 400 pairs. Sorted pairs make the longest runs. Errors: `invalid_argument` for blocks or storages that do not fit,
 /// before anything is enqueued.
 [[nodiscard]] inline result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                               std::span<const block_pair> pairs, runtime::copy_kind kind,

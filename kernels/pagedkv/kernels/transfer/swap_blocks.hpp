@@ -8,7 +8,8 @@
 namespace pagedkv::kernels {
 
 /// From this many bytes and blocks per run on average, each run of neighbouring blocks is one copy, which the device's
-/// copy engine executes beside kernels. Below, one launch copies all blocks and accesses the pinned memory itself.
+/// copy engine executes beside kernels. Below, launches copy the blocks, each up to 400 (`block_batch`), and access the
+/// pinned memory themselves.
 inline constexpr auto copied_run_bytes = std::int64_t{4} << 20;
 inline constexpr auto copied_run_blocks = std::int64_t{2};
 
@@ -70,8 +71,8 @@ template <class Visit>
 }
 
 /// Enqueues the copy of blocks in every layer between device memory and pinned host memory: `from` and `to` differ in
-/// memory, strides and number of blocks only. Pairs in ascending order make the longest runs. The number of copies does
-/// not grow with the number of blocks. The pairs are not used after the call returns.
+/// memory, strides and number of blocks only. Pairs in ascending order make the longest runs, each of which is one copy
+/// where runs are long. The pairs are not used after the call returns.
 [[nodiscard]] inline runtime::status swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                                  std::span<const block_pair> pairs, runtime::copy_kind kind,
                                                  runtime::stream stream) {
