@@ -198,7 +198,7 @@ enum {
   PAGEDKV_EVENT_EVICTED = 1,  /* a block left the prefix index: block, hash */
   PAGEDKV_EVENT_RESET = 2,    /* every block left the prefix index: num_blocks */
   PAGEDKV_EVENT_ADMITTED = 3, /* from a prompt: sequence, num_sequence_tokens, num_blocks, salt */
-  PAGEDKV_EVENT_HIT = 4,      /* it shares a prefix: the same, and block and hash of the last block */
+  PAGEDKV_EVENT_HIT = 4,      /* it shares a prefix: the same, and hash of the last block, and block without groups */
   PAGEDKV_EVENT_FORKED = 5,   /* sequence, source */
   PAGEDKV_EVENT_RELEASED = 6, /* sequence, num_sequence_tokens */
   PAGEDKV_EVENT_COPIED = 7,   /* a block was copied on write: block, origin */
@@ -293,7 +293,8 @@ int pagedkv_config_init(pagedkv_config* config);
 int pagedkv_tiers_init(pagedkv_tiers* tiers);
 
 /* Errors: PAGEDKV_INVALID_ARGUMENT, PAGEDKV_SIZE_OVERFLOW and PAGEDKV_OUT_OF_MEMORY; PAGEDKV_BACKEND_FAILURE where a
- * device or a tier refuses; PAGEDKV_UNSUPPORTED for what was not compiled. */
+ * device or a tier refuses; PAGEDKV_IN_USE for a file of another process; PAGEDKV_UNSUPPORTED for what was not
+ * compiled. */
 int pagedkv_create(const pagedkv_config* config, pagedkv_cache** cache);
 /* Accepts NULL. */
 void pagedkv_destroy(pagedkv_cache* cache);
@@ -392,7 +393,7 @@ typedef struct pagedkv_sequence_info {
   int64_t num_tokens;
   int64_t num_computed_tokens; /* committed */
   int64_t num_prompt_tokens;
-  int64_t num_cached_tokens; /* by the prefix hit of its creation */
+  int64_t num_cached_tokens; /* at its creation, and by loads from tiers that were settled since */
   int64_t num_blocks;        /* in the block table, dropped ones included */
   int64_t num_slots;         /* of the tokens and those reserved ahead */
   int64_t created;           /* nanoseconds, by the time of the cache */

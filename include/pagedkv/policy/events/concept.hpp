@@ -19,7 +19,8 @@ enum class event_kind : std::uint8_t {
   evicted,       // a block left the prefix index: block, hash
   reset,         // every block left the prefix index: num_blocks
   admitted,      // a sequence was created from a prompt: sequence, num_tokens, num_blocks, salt
-  hit,           // it shares a cached prefix: sequence, num_tokens, num_blocks, salt; block and hash of the last one
+  hit,           // it shares a cached prefix: sequence, num_tokens, num_blocks, salt; hash of the last one, and block
+                 // where layers do not differ
   forked,        // a sequence was created from another: sequence, source
   released,      // a sequence ended: sequence, num_tokens
   copied,        // a block was copied on write: block, origin

@@ -167,7 +167,7 @@ static_assert(unmet != 1,
 static_assert(unmet != 2,
               "this type is nearly host memory as a tier: `num_records` is missing or has another type; write "
               "`std::int32_t num_records`, or `host_tier<>`");
-};  // namespace pagedkv
+};
 };
 
 }  // namespace pagedkv
