@@ -75,8 +75,7 @@ std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_conf
     const auto factory = support::eviction_factory{support::any_eviction_of<Eviction>::make};
     if constexpr (!std::is_same_v<typename Locking::family, lock_free_family>) {
       constexpr auto concurrent = has_shards && Eviction::concurrent;
-      constexpr auto by_age = has_shards && orders_by_age<Eviction>;
-      return make(std::type_identity<support::chosen_eviction<concurrent, by_age>>{}, factory);
+      return make(std::type_identity<support::chosen_eviction<concurrent>>{}, factory);
     } else if constexpr (Eviction::concurrent) {
       return make(std::type_identity<support::chosen_eviction<true>>{}, factory);
     } else {

@@ -67,12 +67,11 @@ inline thread_local std::uint32_t stated_answer = 0;
 /// An eviction policy that is chosen when the program runs, as one policy type: a cache for each of them, times locking
 /// policies and elements, would take minutes to compile. A cache makes its policy from the number of blocks alone, so
 /// the choice is left in `factory` before the cache is constructed.
-template <bool Concurrent, bool OrdersByAge = false>
+template <bool Concurrent>
 class chosen_eviction {
  public:
   static constexpr std::string_view name = "chosen";
   static constexpr bool concurrent = Concurrent;
-  static constexpr bool orders_by_age = OrdersByAge;
   static constexpr bool uses_priority = true;  // may be one that does
   inline static thread_local eviction_factory factory = nullptr;
 

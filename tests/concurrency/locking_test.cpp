@@ -74,7 +74,7 @@ TEMPLATE_LIST_TEST_CASE("a locking policy's mutexes fit the standard's guards", 
 TEST_CASE("a debug build asserts that mutexes are taken in their order", "[locking]") {
   auto sequence = ordered_mutex<lock_rank::sequence>{};
   auto nodes = ordered_mutex<lock_rank::group_nodes>{};
-  auto eviction = ordered_mutex<lock_rank::eviction_shard>{};
+  auto eviction = ordered_mutex<lock_rank::eviction_order>{};
   auto free_list = ordered_mutex<lock_rank::free_list_shard>{};
   const auto lock_both = [](auto& first, auto& second) {
     const auto outer = exclusive_guard{first};

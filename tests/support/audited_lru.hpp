@@ -25,7 +25,6 @@ class audited_lru {
  public:
   static constexpr std::string_view name = "audited_lru";
   static constexpr bool concurrent = false;
-  static constexpr bool orders_by_age = true;
 
   explicit audited_lru(std::int32_t num_blocks)
       : order_(num_blocks),

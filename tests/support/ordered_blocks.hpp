@@ -3,7 +3,7 @@
 #include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/policy/locking/parts/contention.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
-#include <pagedkv/pool/sharded_order.hpp>
+#include <pagedkv/pool/guarded_order.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -14,8 +14,8 @@
 
 namespace pagedkv::testing {
 
-template <std::size_t NumShards, eviction_policy Policy, class Mutex = std::mutex>
-using order_of = eviction_order<sharded_family<NumShards, Mutex, no_contention_metrics>, Policy>;
+template <eviction_policy Policy, class Mutex = std::mutex>
+using order_of = eviction_order<sharded_family<16, Mutex, no_contention_metrics>, Policy>;
 
 inline constexpr auto take_it = [](block_id, auto...) { return eviction_answer::taken; };
 

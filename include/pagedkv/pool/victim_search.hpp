@@ -3,7 +3,7 @@
 #include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/pool/block_states.hpp>
 #include <pagedkv/pool/eviction_order.hpp>
-#include <pagedkv/pool/sharded_order.hpp>
+#include <pagedkv/pool/guarded_order.hpp>
 #include <pagedkv/pool/twin_list.hpp>
 
 #include <cstddef>

@@ -106,7 +106,7 @@ concept has_concurrent = requires {
 /// | `P::evicts`         | false: gives no block up, and evictable blocks are not counted as available              |
 /// | `P::twins_first`    | false: of two blocks with equal contents, none goes out of turn                          |
 /// | `P::uses_priority`  | true: heeds `priority` and `retain_until`                                                |
-/// | `P::orders_by_age`  | true: blocks of similar age may go out of turn; `sharded_mutex` keeps an order per shard |
+/// | `P::orders_by_age`  | true: `contiguous_runs` may take blocks of similar age out of turn                       |
 /// | `P::for_one_thread` | of a concurrent policy: one that orders alike, for caches with one thread                |
 /// | `p.next_victims()`  | the two blocks that `victim` would offer next: the pool fetches what evicting them reads |
 ///

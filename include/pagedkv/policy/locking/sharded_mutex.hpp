@@ -21,14 +21,14 @@ struct sharded_family {
   using mutex = ordered_mutex<Rank, Mutex, Metrics>;
 };
 
-/// Free list and evictable order in `NumShards` parts, and a mutex for each sequence; threads meet only where they
-/// touch the same part. Block states and the prefix index are those of `lock_free`. An eviction policy that orders by age
-/// keeps one order per part, another one order behind one mutex, and one that supports several threads needs no mutex.
+/// A free list in `NumShards` parts, a mutex for each sequence, and one for the evictable order; threads meet only where
+/// they touch the same of these. Block states and the prefix index are those of `lock_free`. An eviction policy that
+/// supports several threads needs no mutex.
 ///
 /// A cache with groups keeps one prefix index behind one mutex, and beside it a mutex for each sequence.
 ///
-/// Lock order: gate (shared), one sequence or pin, the nodes of groups, one shard of the evictable order, one shard of
-/// the free list. Debug builds check it of the mutexes. `compact`, `resize` and `check_invariants` close the gate: they
+/// Lock order: gate (shared), one sequence or pin, the nodes of groups, the evictable order, one shard of the free
+/// list. Debug builds check it of the mutexes. `compact`, `resize` and `check_invariants` close the gate: they
 /// wait for operations under way, and later ones wait for them.
 template <std::size_t NumShards = 16, class Mutex = std::mutex, contention_metrics Metrics = no_contention_metrics>
 struct basic_sharded_mutex {

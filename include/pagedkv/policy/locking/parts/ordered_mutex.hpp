@@ -9,7 +9,7 @@
 namespace pagedkv {
 
 /// The order in which a thread may lock mutexes: each of a higher rank than all that it holds.
-enum class lock_rank : std::uint8_t { sequence = 1, group_nodes, eviction_shard, free_list_shard };
+enum class lock_rank : std::uint8_t { sequence = 1, group_nodes, eviction_order, free_list_shard };
 
 /// The ranks that this thread holds, one bit each; only in debug builds.
 class held_ranks {

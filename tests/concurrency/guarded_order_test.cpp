@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <numeric>
 #include <random>
-#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -30,21 +29,11 @@ using namespace pagedkv::testing;
 constexpr auto unreferenced = [] { return true; };
 constexpr auto referenced = [] { return false; };
 
-/// An order, and for each shard a list of the blocks that it should contain, from oldest to newest. A block that is
-/// moved stays in its shard.
-template <std::size_t NumShards>
+/// An order, and a list of the blocks that it should contain, from oldest to newest.
 class order_model {
  public:
   order_model(std::int32_t num_blocks, std::uint64_t seed)
-      : order_(num_blocks),
-        listed_(NumShards),
-        shards_(static_cast<std::size_t>(num_blocks)),
-        blocks_(static_cast<std::size_t>(num_blocks)),
-        random_(seed) {
-    for (std::size_t i = 0; i < shards_.size(); ++i) {
-      shards_[i] = i % NumShards;
-    }
-  }
+      : order_(num_blocks), blocks_(static_cast<std::size_t>(num_blocks)), random_(seed) {}
 
   void step() {
     const auto block = to_block(below(blocks_.size()));
@@ -66,10 +55,10 @@ class order_model {
     for (auto& each : blocks_) {
       each = {};
     }
-    for (auto i = num_listed(); i-- > 0;) {
+    for (auto i = listed_.size(); i-- > 0;) {
       evict();
     }
-    CHECK(num_listed() == 0);
+    CHECK(listed_.empty());
     CHECK(order_.victim(take_it, {}) == no_block);
   }
 
@@ -78,25 +67,15 @@ class order_model {
     bool overtaken = false;  // referenced though listed: its hit has not been reported yet
     bool has_children = false;
   };
-  using list = std::vector<block_id>;
 
   [[nodiscard]] std::size_t below(std::size_t bound) { return static_cast<std::size_t>(random_() % bound); }
   [[nodiscard]] mark& at(block_id id) { return blocks_[to_index(id)]; }
-  [[nodiscard]] list& shard_of(block_id id) { return listed_[shards_[to_index(id)]]; }
-  [[nodiscard]] bool is_listed(block_id id) { return std::ranges::find(shard_of(id), id) != shard_of(id).end(); }
-
-  [[nodiscard]] std::size_t num_listed() const {
-    auto count = std::size_t{0};
-    for (const auto& shard : listed_) {
-      count += shard.size();
-    }
-    return count;
-  }
+  [[nodiscard]] bool is_listed(block_id id) const { return std::ranges::count(listed_, id) > 0; }
 
   void release(block_id id) {
     order_.insert(id, {.parent = below(2) == 0 ? no_block : to_block(below(blocks_.size()))}, unreferenced);
     if (!is_listed(id)) {
-      shard_of(id).push_back(id);
+      listed_.push_back(id);
     }
     at(id).overtaken = false;
   }
@@ -109,13 +88,13 @@ class order_model {
 
   void hit(block_id id) {
     order_.remove(id);
-    std::erase(shard_of(id), id);
+    std::erase(listed_, id);
     at(id).overtaken = false;
   }
 
   void forget(block_id id) {
     order_.erase(id);
-    std::erase(shard_of(id), id);
+    std::erase(listed_, id);
     at(id) = {};
   }
 
@@ -125,26 +104,18 @@ class order_model {
     }
     forget(to);
     order_.rename(from, to);
-    std::ranges::replace(shard_of(from), from, to);
-    std::swap(shards_[to_index(from)], shards_[to_index(to)]);
+    std::ranges::replace(listed_, from, to);
     at(to) = std::exchange(at(from), {});
   }
 
-  /// The expected victims: the oldest leaf of each shard; if there is none, the oldest block of each.
-  [[nodiscard]] std::set<block_id> candidates() {
-    auto leaves = std::set<block_id>{};
-    auto oldest = std::set<block_id>{};
-    for (const auto& shard : listed_) {
-      const auto leaf =
-          std::ranges::find_if(shard, [&](block_id id) { return !at(id).overtaken && !at(id).has_children; });
-      if (leaf != shard.end()) {
-        leaves.insert(*leaf);
-      }
-      if (!shard.empty() && !at(shard.front()).overtaken) {
-        oldest.insert(shard.front());
-      }
+  /// The oldest leaf; if there is none, the oldest block.
+  [[nodiscard]] block_id expected_victim() {
+    const auto leaf =
+        std::ranges::find_if(listed_, [&](block_id id) { return !at(id).overtaken && !at(id).has_children; });
+    if (leaf != listed_.end()) {
+      return *leaf;
     }
-    return leaves.empty() ? oldest : leaves;
+    return listed_.empty() || at(listed_.front()).overtaken ? no_block : listed_.front();
   }
 
   struct offer {
@@ -159,30 +130,27 @@ class order_model {
   };
 
   void evict() {
-    const auto expected = candidates();
+    const auto expected = expected_victim();
     const auto victim = order_.victim(offer{*this}, {});
-    CAPTURE(victim);
-    REQUIRE((victim == no_block ? expected.empty() : expected.contains(victim)));
+    REQUIRE(victim == expected);
     if (victim != no_block) {
-      std::erase(shard_of(victim), victim);
+      std::erase(listed_, victim);
       at(victim) = {};
     }
   }
 
-  order_of<NumShards, audited_lru<>> order_;
-  std::vector<list> listed_;
-  std::vector<std::size_t> shards_;
+  order_of<audited_lru<>> order_;
+  std::vector<block_id> listed_;
   std::vector<mark> blocks_;
   std::mt19937_64 random_;
 };
 
-TEMPLATE_TEST_CASE_SIG("an order in shards is one exact order per shard", "[sharded_order][random]",
-                       ((std::size_t NumShards), NumShards), 1, 2, 3, 16) {
-  const auto seed = GENERATE(take(5, random(0U, 0xffff'ffffU)));
+TEST_CASE("an order behind a mutex is exact", "[guarded_order][random]") {
+  const auto seed = GENERATE(take(20, random(0U, 0xffff'ffffU)));
   const auto num_blocks = GENERATE(1, 2, 7, 30);  // lru offers at most 32 blocks
   CAPTURE(seed, num_blocks);
   audited_lru<>::reset();
-  auto model = order_model<NumShards>{num_blocks, seed};
+  auto model = order_model{num_blocks, seed};
   for (auto i = 0; i < 3'000; ++i) {
     CAPTURE(i);
     model.step();
@@ -192,27 +160,9 @@ TEMPLATE_TEST_CASE_SIG("an order in shards is one exact order per shard", "[shar
   CHECK(audited_lru<>::num_violations() == 0);
 }
 
-TEST_CASE("victims come from the shards in turn", "[sharded_order]") {
-  constexpr auto num_shards = std::size_t{4};
-  auto order = order_of<num_shards, lru>{16};
-  for (auto i = 0; i < 16; ++i) {
-    order.insert(block_id{i}, {}, unreferenced);
-  }
-  for (auto row = 0; row < 4; ++row) {
-    auto shards = std::set<std::size_t>{};
-    for (auto i = std::size_t{0}; i < num_shards; ++i) {
-      const auto victim = order.victim(take_it, {});
-      CHECK(to_index(victim) / num_shards == static_cast<std::size_t>(row));
-      shards.insert(to_index(victim) % num_shards);
-    }
-    CHECK(shards.size() == num_shards);
-  }
-  CHECK(order.victim(take_it, {}) == no_block);
-}
-
-TEST_CASE("the chain that was released first loses its blocks, from its tail, before any other", "[sharded_order]") {
+TEST_CASE("the chain that was released first loses its blocks, from its tail, before any other", "[guarded_order]") {
   constexpr auto chain_blocks = 64;
-  const auto num_single = GENERATE(0, 1, 6, 15);  // blocks without parents, which go first and turn the shards
+  const auto num_single = GENERATE(0, 1, 6, 15);  // blocks without parents, which go first
   auto cache = kv_cache<float32, sharded_mutex>{
       {.block_size = 1, .num_blocks = 3 * chain_blocks + num_single, .head_dim = 1}};
   const auto serve = [&](token first, std::int64_t num_tokens) {
@@ -304,66 +254,23 @@ class chained_requests {
   std::vector<block_id> victims_;
 };
 
-TEMPLATE_TEST_CASE("a policy that does not order by age alone has the victims of one order",
-                   "[sharded_order][random]", fifo, sieve, lfu, slru, s3_fifo, arc, tiny_lfu, priority, hit_density,
-                   clock_sweep) {
+TEMPLATE_TEST_CASE("a policy has the same victims under sharded_mutex as in a cache with one thread",
+                   "[guarded_order][random]", fifo, lru, sieve, lfu, slru, s3_fifo, arc, tiny_lfu, priority,
+                   hit_density, clock_sweep) {
   const auto seed = GENERATE(take(3, random(0U, 0xffff'ffffU)));
   CAPTURE(seed, TestType::name);
-  auto sharded = chained_requests<order_of<16, TestType>>{seed};
+  auto guarded = chained_requests<order_of<TestType>>{seed};
   auto single = chained_requests<direct_order<TestType>>{seed};
   for (auto i = 0; i < 1'000; ++i) {
-    sharded.serve();
+    guarded.serve();
     single.serve();
   }
   CHECK(single.victims().size() > 500);
-  CHECK(sharded.victims() == single.victims());
+  CHECK(guarded.victims() == single.victims());
 }
 
-TEST_CASE("a shard that has nothing to offer takes from the one that has", "[sharded_order]") {
-  auto order = order_of<16, lru>{160};
-  for (auto i = 3; i < 160; i += 16) {
-    order.insert(block_id{i}, {}, unreferenced);
-  }
-  for (auto i = 3; i < 160; i += 16) {
-    CHECK(order.victim(take_it, {}) == block_id{i});
-  }
-  CHECK(order.victim(take_it, {}) == no_block);
-}
-
-/// Records the arguments of calls about a block.
-struct told : lru {
-  using lru::lru;
-
-  void insert(block_id block, const block_release& how) noexcept {
-    last_block = block;
-    last = how;
-    lru::insert(block, how);
-  }
-
-  static inline block_id last_block = no_block;
-  static inline block_release last{};
-};
-
-TEST_CASE("a policy in a shard is told ids of its own, and of parents only there", "[sharded_order]") {
-  auto order = order_of<4, told>{32};
-  order.insert(block_id{21}, {.hash = 7, .parent = block_id{13}, .depth = 5, .priority = 9}, unreferenced);
-  CHECK(told::last_block == block_id{5});
-  CHECK(told::last.parent == block_id{3});
-  CHECK(told::last.hash == 7);
-  CHECK(told::last.depth == 5);
-  CHECK(told::last.priority == 9);
-
-  order.insert(block_id{22}, {.parent = block_id{21}}, unreferenced);
-  CHECK(told::last_block == block_id{5});
-  CHECK(told::last.parent == no_block);
-
-  order.insert(block_id{1}, {}, unreferenced);
-  CHECK(told::last_block == block_id{0});
-  CHECK(told::last.parent == no_block);
-}
-
-TEST_CASE("a block that compaction moves keeps its policy's knowledge", "[sharded_order]") {
-  auto order = order_of<2, priority>{8};
+TEST_CASE("a block that compaction moves keeps its policy's knowledge", "[guarded_order]") {
+  auto order = order_of<priority>{8};
   order.insert(block_id{5}, {.priority = 100}, unreferenced);
   order.insert(block_id{7}, {.priority = 50, .retain_until = timestamp{10}}, unreferenced);
   order.insert(block_id{1}, {.priority = 20}, unreferenced);
@@ -378,15 +285,15 @@ TEST_CASE("a block that compaction moves keeps its policy's knowledge", "[sharde
   CHECK(order.victim(take_it, timestamp{11}) == no_block);
 }
 
-TEST_CASE("an order in shards loses no block and hands none out twice while threads hit, release, evict and forget",
-          "[sharded_order][threads][random]") {
+TEST_CASE("an order behind a mutex loses no block and hands none out twice while threads use it",
+          "[guarded_order][threads][random]") {
   constexpr auto num_blocks = 30;
   constexpr auto num_threads = 4U;
   constexpr auto num_rounds = 20'000;
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   CAPTURE(seed);
   audited_lru<>::reset();
-  auto blocks = ordered_blocks<std::atomic, order_of<3, audited_lru<>>>{num_blocks};
+  auto blocks = ordered_blocks<std::atomic, order_of<audited_lru<>>>{num_blocks};
   auto num_victims = std::atomic{0};
   {
     auto threads = std::vector<std::jthread>{};

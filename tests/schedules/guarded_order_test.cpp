@@ -16,7 +16,7 @@ using namespace pagedkv::testing;
 using scheduled_policy = audited_lru<scheduled_data<int>>;
 
 template <bool SecondLook = true>
-using scheduled_blocks = ordered_blocks<scheduled, order_of<2, scheduled_policy, scheduled_mutex>, SecondLook>;
+using scheduled_blocks = ordered_blocks<scheduled, order_of<scheduled_policy, scheduled_mutex>, SecondLook>;
 
 /// Runs the threads. Afterwards the order lists exactly the unreferenced blocks.
 template <class Blocks>
@@ -28,7 +28,7 @@ void run_and_check(execution& e, Blocks& blocks) {
   e.expect(scheduled_policy::num_violations() == 0, "the policy is not called as agreed");
 }
 
-void hit_races_eviction_of_shard(execution& e) {
+void hit_races_eviction(execution& e) {
   auto blocks = scheduled_blocks<>{1};
   e.spawn([&] {
     if (blocks.hit(block_id{0})) {
@@ -45,7 +45,7 @@ void hit_races_eviction_of_shard(execution& e) {
 
 /// The hitter may act between the release and its report, and keeps the block.
 template <bool SecondLook>
-void hit_races_release_in_shard(execution& e) {
+void hit_races_release(execution& e) {
   auto blocks = scheduled_blocks<SecondLook>{1};
   e.expect(blocks.hit(block_id{0}), "an idle block cannot be hit");
   e.spawn([&] { blocks.let_go(block_id{0}); });
@@ -62,7 +62,7 @@ void release_races_what_forgets(execution& e) {
   run_and_check(e, blocks);
 }
 
-/// Both shards have a block, and each evictor gets one, whichever shard is next.
+/// Each evictor gets a block.
 void evictors_race(execution& e) {
   auto blocks = scheduled_blocks<>{2};
   auto taken = std::vector<block_id>{};
@@ -74,17 +74,17 @@ void evictors_race(execution& e) {
   e.expect(taken == std::vector{block_id{0}, block_id{1}}, "refused while a block was listed, or one given out twice");
 }
 
-TEST_CASE("an order in shards lists the unreferenced blocks under every schedule of two threads",
-          "[sharded_order][scheduler]") {
+TEST_CASE("an order behind a mutex lists the unreferenced blocks under every schedule of two threads",
+          "[guarded_order][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 4}, bounds{.preemptions = 2, .surprises = 1});
-  for (const auto& body : {scenario{hit_races_eviction_of_shard}, scenario{hit_races_release_in_shard<true>},
+  for (const auto& body : {scenario{hit_races_eviction}, scenario{hit_races_release<true>},
                            scenario{release_races_what_forgets<true>}, scenario{evictors_race}}) {
     const auto found = explorer{limits}.exhaustive(body);
     CAPTURE(found.failure, found.schedule, found.schedules, limits.preemptions, limits.surprises);
     CHECK(found.failure.empty());
     CHECK(found.complete);
   }
-  CHECK_FALSE(explorer{limits}.exhaustive(hit_races_release_in_shard<false>).failure.empty());
+  CHECK_FALSE(explorer{limits}.exhaustive(hit_races_release<false>).failure.empty());
   CHECK_FALSE(explorer{limits}.exhaustive(release_races_what_forgets<false>).failure.empty());
 }
 
