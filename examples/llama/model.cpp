@@ -95,9 +95,9 @@ model::state_weights model::take_state(const std::string& prefix) {
   return made;
 }
 
-void model::apply(const linear& weights, rows& in, std::int64_t width, rows& out) const {
+void model::apply(const linear& weights, rows& in, std::int64_t width, rows& out) {
   out.resize(in.size(), width);
-  multiply(in.data(), in.size(), in.width(), weights.weights.data(), width, out.data());
+  multiply(in.data(), in.size(), in.width(), weights.weights.data(), width, out.data(), threads_);
   for (auto row = std::size_t{0}; !weights.bias.empty() && row < out.size(); ++row) {
     std::ranges::transform(out[row], weights.bias.numbers(), out[row].begin(), std::plus{});
   }
@@ -270,7 +270,7 @@ std::span<const float> model::run(const step_tokens& step, memory& of_rows) {
   normalize_all(wanted_, last_norm_, hidden);
   logits_.resize(step.wanted.size(), config_.vocabulary);
   multiply(wanted_.data(), wanted_.size(), hidden, head_.empty() ? embeddings_.data() : head_.data(),
-           config_.vocabulary, logits_.data());
+           config_.vocabulary, logits_.data(), threads_);
   return {logits_.data(), step.wanted.size() * static_cast<std::size_t>(config_.vocabulary)};
 }
 

@@ -5,6 +5,8 @@
 #include "numbers.hpp"
 #include "step.hpp"
 
+#include <pagedkv/host/thread_pool.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -57,7 +59,7 @@ class model {
   [[nodiscard]] attention_weights take_attention(const std::string& prefix);
   [[nodiscard]] state_weights take_state(const std::string& prefix);
 
-  void apply(const linear& weights, rows& in, std::int64_t width, rows& out) const;
+  void apply(const linear& weights, rows& in, std::int64_t width, rows& out);
   void normalize_all(rows& numbers, const tensor& weights, std::int64_t each) const;
   void turn(rows& heads, std::span<const std::int32_t> positions, const rotation& by);
   void attend(std::size_t index, const step_tokens& step, memory& of_rows);
@@ -73,6 +75,7 @@ class model {
   tensor last_norm_;
   std::vector<layer> layers_;
 
+  pagedkv::host::thread_pool threads_ = pagedkv::host::thread_pool(openblas_get_num_threads());
   rows hidden_, normed_, queries_, keys_, values_, attended_, gate_, up_, added_, wanted_, logits_;
   std::vector<float> angles_;
   std::vector<float> mixed_;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <pagedkv/host/workers.hpp>
+
 #include <cblas.h>
 
 #include <algorithm>
@@ -33,30 +35,45 @@ class rows {
   std::int64_t width_ = 0;
 };
 
-/// A product of more rows is computed in one piece.
+/// A product of more rows is computed in one piece, by OpenBLAS's own threads.
 inline constexpr auto most_rows_in_parts = 32;
+/// A product of fewer weights takes about as long as another thread needs to wake up.
+inline constexpr auto least_weights_for_threads = std::int64_t{1} << 17;
 
-/// `out[t][o] = sum over i of in[t][i] * weights[o][i]`.
+/// How many of `num_out` results of each row a part has. A large product begins with a copy of the weights, which for few
+/// rows takes longer than the product. OpenBLAS takes operands where they lie if the result has at most 1,200 numbers,
+/// each with at most so many products.
+[[nodiscard]] inline int results_of_part(int num_rows, int num_in, int num_out) {
+  const auto most = num_rows == 1 ? 64 : std::min(1'200, 1'000'000 / num_in) / num_rows;
+  return num_rows > most_rows_in_parts ? num_out : std::clamp(most, 1, num_out);
+}
+
+/// `out[t][o] = sum over i of in[t][i] * weights[o][i]`. Products of few rows are computed in parts, by `threads`.
 inline void multiply(const float* in, std::size_t num_rows, std::int64_t num_in, const float* weights,
-                     std::int64_t num_out, float* out) {
+                     std::int64_t num_out, float* out, pagedkv::host::workers threads = {}) {
+  if (num_rows == 0) {
+    return;
+  }
   const auto rows = static_cast<int>(num_rows);
   const auto from = static_cast<int>(num_in);
   const auto to = static_cast<int>(num_out);
-  if (rows == 1) {
-    for (auto o = 0; o < to; ++o) {  // reads faster than cblas_sgemv, also where that has two threads
-      out[o] = cblas_sdot(from, weights + static_cast<std::ptrdiff_t>(o) * from, 1, in, 1);
+  const auto part = results_of_part(rows, from, to);
+  const auto multiply_part = [&](int index) {
+    const auto first = index * part;
+    const auto count = std::min(part, to - first);
+    const auto* const some = weights + static_cast<std::ptrdiff_t>(first) * from;
+    if (rows == 1) {
+      for (auto o = 0; o < count; ++o) {  // reads faster than cblas_sgemv
+        out[first + o] = cblas_sdot(from, some + static_cast<std::ptrdiff_t>(o) * from, 1, in, 1);
+      }
+    } else {
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, count, from, 1, in, from, some, from, 0, out + first,
+                  to);
     }
-    return;
-  }
-  // A large product begins with a copy of the weights, which for few rows takes longer than the product. OpenBLAS takes
-  // operands where they lie if the result has at most 1,200 numbers, each with at most so many products.
-  const auto most = std::min(1'200, 1'000'000 / from) / std::max(rows, 1);
-  const auto part = rows > most_rows_in_parts ? to : std::clamp(most, 1, to);
-  for (auto o = 0; rows > 0 && o < to; o += part) {
-    const auto* const some = weights + static_cast<std::ptrdiff_t>(o) * from;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, std::min(part, to - o), from, 1, in, from, some, from, 0,
-                out + o, to);
-  }
+  };
+  const auto num_parts = (to + part - 1) / part;
+  const auto lent = num_in * num_out < least_weights_for_threads ? pagedkv::host::workers() : threads;
+  lent.run(num_parts, multiply_part);
 }
 
 /// Root-mean-square normalisation in place; `added` is 1 where a model stores weights less one.
