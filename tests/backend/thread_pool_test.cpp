@@ -43,6 +43,18 @@ TEST_CASE("runs that follow each other at once keep their own calls", "[thread_p
   }
 }
 
+TEST_CASE("a constant call runs on a pool, and on the workers that it lends", "[thread_pool]") {
+  auto pool = thread_pool(2);
+  auto sum = std::atomic<int>(0);
+  const auto add = [&](int i) { sum.fetch_add(i, std::memory_order_relaxed); };
+  pool.run(10, add);
+  CHECK(sum == 45);
+  pagedkv::host::workers(pool).run(10, add);
+  CHECK(sum == 90);
+  pagedkv::host::workers().run(10, add);
+  CHECK(sum == 135);
+}
+
 TEST_CASE("what one run writes, the next one reads", "[thread_pool]") {
   auto pool = thread_pool(3);
   auto numbers = std::vector<int>(64);

@@ -56,7 +56,7 @@ class thread_pool {
       return;
     }
     const auto one_at_a_time = std::scoped_lock(callers_);
-    context_ = std::addressof(call);
+    context_ = const_cast<void*>(static_cast<const void*>(std::addressof(call)));
     invoke_ = [](void* context, int i) { (*static_cast<std::remove_reference_t<Call>*>(context))(i); };
     unfinished_.store(n, std::memory_order_relaxed);
     const auto number = (open_.load(std::memory_order_relaxed) >> 32) + 1;

@@ -35,7 +35,8 @@ class workers {
   template <class Call>
   void run(int n, Call&& call) const {
     if (pool_ != nullptr && n > 1) {
-      operations_->run(pool_, n, std::addressof(call), [](void* context, int i) {
+      auto* const constant_or_not = const_cast<void*>(static_cast<const void*>(std::addressof(call)));
+      operations_->run(pool_, n, constant_or_not, [](void* context, int i) {
         (*static_cast<std::remove_reference_t<Call>*>(context))(i);
       });
       return;
