@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -53,6 +54,26 @@ TEST_CASE("a constant call runs on a pool, and on the workers that it lends", "[
   CHECK(sum == 90);
   pagedkv::host::workers().run(10, add);
   CHECK(sum == 135);
+}
+
+TEST_CASE("a thread takes calls in their order, so that it reads memory forward", "[thread_pool]") {
+  for (const auto size : sizes) {
+    auto pool = thread_pool(size);
+    auto last = std::vector<int>(static_cast<std::size_t>(size), -1);  // call of each thread
+    auto threads = std::vector<std::thread::id>(last.size());
+    auto mutex = std::mutex();
+    auto is_forward = true;
+    pool.run(100, [&](int i) {
+      const auto lock = std::scoped_lock(mutex);
+      auto own = std::ranges::find(threads, std::this_thread::get_id());
+      own = own != threads.end() ? own : std::ranges::find(threads, std::thread::id());
+      *own = std::this_thread::get_id();
+      auto& before = last[static_cast<std::size_t>(own - threads.begin())];
+      is_forward = is_forward && before < i;
+      before = i;
+    });
+    CHECK(is_forward);
+  }
 }
 
 TEST_CASE("what one run writes, the next one reads", "[thread_pool]") {

@@ -52,12 +52,16 @@ class thread_pool {
 
   template <class Call>
   void run(int n, Call&& call) {
-    if (n <= 0) {
+    const auto one_at_a_time = std::scoped_lock(callers_);
+    if (n <= 1 || threads_.empty()) {
+      for (auto i = 0; i < n; ++i) {
+        call(i);
+      }
       return;
     }
-    const auto one_at_a_time = std::scoped_lock(callers_);
     context_ = const_cast<void*>(static_cast<const void*>(std::addressof(call)));
     invoke_ = [](void* context, int i) { (*static_cast<std::remove_reference_t<Call>*>(context))(i); };
+    num_calls_ = n;
     unfinished_.store(n, std::memory_order_relaxed);
     const auto number = (open_.load(std::memory_order_relaxed) >> 32) + 1;
     open_.store(number << 32 | static_cast<std::uint32_t>(n), std::memory_order_seq_cst);
@@ -90,7 +94,7 @@ class thread_pool {
       if (!open_.compare_exchange_weak(open, open - 1, std::memory_order_acquire)) {
         continue;
       }
-      invoke_(context_, static_cast<int>(static_cast<std::uint32_t>(open) - 1));
+      invoke_(context_, num_calls_ - static_cast<int>(static_cast<std::uint32_t>(open)));
       if (unfinished_.fetch_sub(1, std::memory_order_seq_cst) == 1 && caller_sleeps_.load(std::memory_order_seq_cst)) {
         const auto lock = std::scoped_lock(mutex_);
         finished_.notify_one();
@@ -151,6 +155,7 @@ class thread_pool {
   std::mutex callers_;
   void* context_ = nullptr;
   void (*invoke_)(void*, int) = nullptr;
+  int num_calls_ = 0;
   std::atomic<std::uint64_t> open_ = 0;  // the run's number, and how many of its calls are not taken
   std::atomic<int> unfinished_ = 0;
   std::mutex mutex_;  // of sleepers
