@@ -121,7 +121,7 @@ class audited_pool {
   }
 
  private:
-  block_pool<locking, basic_clock_sweep<1, atomic>, any_free_block> pool_;
+  block_pool<locking, basic_clock_sweep<1, atomic, thread_numbers>, any_free_block> pool_;
   std::int32_t num_blocks_;
   testing::no_chains chains_;
   std::array<guarded_number, 4> contents_;

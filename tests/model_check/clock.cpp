@@ -30,7 +30,7 @@ class evictable_blocks {
   }
 
  private:
-  basic_clock_sweep<1, atomic> order_;
+  basic_clock_sweep<1, atomic, thread_numbers> order_;
   std::array<checked_atomic<bool>, 2> in_use_{true, true};
 };
 

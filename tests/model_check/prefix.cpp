@@ -118,7 +118,7 @@ class audited_index {
     void end(block_id block) const noexcept { owner.pool_.release(block, block_release{}); }
   };
 
-  block_pool<locking, basic_clock_sweep<1, atomic>, any_free_block> pool_{2};
+  block_pool<locking, basic_clock_sweep<1, atomic, thread_numbers>, any_free_block> pool_{2};
   prefix_index<locking, one_hash> index_{2, block_size, 7};
   std::array<block_id, 2> blocks_{};
   std::array<guarded_number, 2> contents_;

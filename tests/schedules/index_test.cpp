@@ -278,7 +278,7 @@ class audited_index {
   [[nodiscard]] std::uint64_t hash(std::span<const token> tokens) const { return index_.hash(root().hash, tokens); }
 
   execution& execution_;
-  block_pool<locking, basic_clock_sweep<1, Atomic>, any_free_block> pool_;
+  block_pool<locking, scheduled_sweep<Atomic>, any_free_block> pool_;
   prefix_index<locking, no_hash> index_;
   std::vector<scheduled_data<int>> contents_;
 };

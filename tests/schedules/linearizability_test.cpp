@@ -59,7 +59,7 @@ scenario random_history(std::uint64_t program, std::size_t num_threads, int num_
 }
 
 template <template <class> class Atomic>
-using scheduled_cache = kv_cache<float32, scheduled_lock_free<Atomic>, basic_clock_sweep<1, Atomic>>;
+using scheduled_cache = kv_cache<float32, scheduled_lock_free<Atomic>, scheduled_sweep<Atomic>>;
 
 template <class... Lockings>
 auto scheduled_caches(policy_list<Lockings...>) -> std::tuple<

@@ -150,7 +150,7 @@ class audited_pool {
   static constexpr auto published_contents = 1;
 
   execution& execution_;
-  block_pool<stepwise_lock_free<Atomic>, basic_clock_sweep<1, Atomic>, any_free_block> pool_;
+  block_pool<stepwise_lock_free<Atomic>, scheduled_sweep<Atomic>, any_free_block> pool_;
   no_chains chains_;
   std::vector<scheduled_data<int>> contents_;
 };
@@ -636,7 +636,7 @@ void refusal_races_invalidation(execution& e) {
 TEST_CASE("a refused operation gives back nothing that was invalidated, under every schedule",
           "[block_pool][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 2}, bounds{.preemptions = 2, .surprises = 1});
-  using sweep = basic_clock_sweep<1, scheduled>;
+  using sweep = scheduled_sweep<>;
   for (auto which = 0;
        const auto& body : {scenario{refusal_races_invalidation<stepwise_lock_free<>, sweep, false>},
                            scenario{refusal_races_invalidation<stepwise_lock_free<>, sweep, true>},
@@ -653,7 +653,7 @@ TEST_CASE("a refused operation gives back nothing that was invalidated, under ev
 TEST_CASE("a refused operation gives back nothing that was invalidated while another thread hits it",
           "[block_pool][scheduler]") {
   const auto seed = GENERATE(std::uint64_t{1}, std::uint64_t{2});
-  using sweep = basic_clock_sweep<1, scheduled>;
+  using sweep = scheduled_sweep<>;
   for (auto which = 0;
        const auto& body : {scenario{refusal_races_invalidation<stepwise_lock_free<>, sweep, false, true>},
                            scenario{refusal_races_invalidation<stepwise_lock_free<>, sweep, true, true>},
@@ -761,7 +761,7 @@ TEST_CASE("no fewer blocks are counted than are available, under every schedule 
   const auto limits = GENERATE(bounds{.preemptions = 2}, bounds{.preemptions = 1, .surprises = 1});
   for (const auto& body : {scenario{count_races_release_and_hit<false>}, scenario{count_races_release_and_hit<true>},
                            scenario{count_races_handover<scheduled_sharded_mutex, lru>},
-                           scenario{count_races_handover<scheduled_lock_free<>, basic_clock_sweep<1, scheduled>>}}) {
+                           scenario{count_races_handover<scheduled_lock_free<>, scheduled_sweep<>>}}) {
     const auto found = explorer{limits}.exhaustive(body);
     CAPTURE(limits.surprises, found.failure, found.schedule, found.schedules);
     CHECK(found.failure.empty());

@@ -57,7 +57,7 @@ void prompt_follows_a_release(execution& e) {
 
 TEST_CASE("a prompt that fits is not refused under any schedule of two threads", "[refusals][scheduler][random]") {
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
-  using scheduled_lock_free_cache = kv_cache<float32, stepwise_lock_free<>, basic_clock_sweep<1, scheduled>>;
+  using scheduled_lock_free_cache = kv_cache<float32, stepwise_lock_free<>, scheduled_sweep<>>;
   using scheduled_sharded_cache = kv_cache<float32, scheduled_sharded_mutex>;
   for (const auto body :
        {prompt_meets_its_prefix<scheduled_lock_free_cache>, prompt_meets_its_prefix<scheduled_sharded_cache>,
@@ -95,7 +95,7 @@ TEST_CASE("under mutexes a batch waits for a sequence that changes", "[refusals]
 void too_many_sequences(execution& e) {
   auto config = pairs_of_tokens(4);
   config.max_sequences = 1;
-  auto cache = kv_cache<float32, scheduled_lock_free<>, basic_clock_sweep<1, scheduled>>{config};
+  auto cache = kv_cache<float32, scheduled_lock_free<>, scheduled_sweep<>>{config};
   for (auto thread = 0; thread < 2; ++thread) {
     e.spawn([&] {
       const auto made = cache.create_sequence({});

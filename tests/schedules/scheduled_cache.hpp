@@ -12,7 +12,7 @@
 namespace pagedkv::testing {
 
 /// A lock-free cache whose threads a scheduler stops anywhere, with few blocks.
-using cache_under_test = kv_cache<float32, scheduled_lock_free<>, basic_clock_sweep<1, scheduled>>;
+using cache_under_test = kv_cache<float32, scheduled_lock_free<>, scheduled_sweep<>>;
 
 [[nodiscard]] inline cache_config six_blocks() {
   auto config = cache_config{};

@@ -108,7 +108,7 @@ void writer_gives_way_or_forks(execution& e) {
 
 TEST_CASE("no schedule of two threads shares what a writer takes back", "[withdraw][scheduler][random]") {
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
-  using scheduled_lock_free_cache = kv_cache<float32, stepwise_lock_free<>, basic_clock_sweep<1, scheduled>>;
+  using scheduled_lock_free_cache = kv_cache<float32, stepwise_lock_free<>, scheduled_sweep<>>;
   using scheduled_sharded_cache = kv_cache<float32, scheduled_sharded_mutex>;
   for (const auto body : {writer_gives_way<scheduled_lock_free_cache>, writer_gives_way<scheduled_sharded_cache>,
                           writer_gives_way_to_a_look_up<scheduled_lock_free_cache>,

@@ -89,6 +89,10 @@ struct without_nodes_mutex : basic_sharded_mutex<2, mutex_but_for_nodes> {
   using atomic = scheduled<T>;
 };
 
+/// `clock_sweep` with counters of one bit, whose threads are the scheduler's.
+template <template <class> class Atomic = scheduled>
+using scheduled_sweep = basic_clock_sweep<1, Atomic, scheduled_thread_index>;
+
 /// A locking policy as the scheduler runs it, and an eviction policy that works under it. Every policy of the list
 /// whose components several threads enter has one.
 template <class Locking>
@@ -96,7 +100,7 @@ struct scheduled_form;
 template <>
 struct scheduled_form<lock_free> {
   using locking = scheduled_lock_free<>;
-  using eviction = basic_clock_sweep<1, scheduled>;
+  using eviction = scheduled_sweep<>;
 };
 template <>
 struct scheduled_form<sharded_mutex> {

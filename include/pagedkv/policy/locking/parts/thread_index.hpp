@@ -106,6 +106,12 @@ class this_thread_index {
   numbering* numbering_;
 };
 
+/// The interface of `this_thread_index` for components that one thread at a time calls.
+struct only_thread_index {
+  [[nodiscard]] static constexpr std::uint32_t current() noexcept { return 0; }
+  [[nodiscard]] static constexpr std::uint32_t limit() noexcept { return 1; }
+};
+
 /// How components identify the threads of a locking policy, as member `type`. Specialise it for threads that are not
 /// the operating system's.
 template <class Locking>
