@@ -310,7 +310,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto committing = commits_heard{store_};
     return device::append_batch(entries, out, on);
   }
-  /// Does what `kv_cache::commit` does; what is written through is copied on `on`.
+  /// Does what `kv_cache::commit` does; what is written through is copied on `on`, so its kernels are enqueued before.
   [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, stream on = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto saving = victims_saved{store_, on};
