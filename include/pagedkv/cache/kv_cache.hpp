@@ -136,6 +136,9 @@ class basic_kv_cache {
   basic_kv_cache(const cache_config& config, events_type events)
       : basic_kv_cache(config, allocator_type{}, backend_type{}, std::move(events)) {}
 
+  basic_kv_cache(const basic_kv_cache&) = delete;
+  basic_kv_cache& operator=(const basic_kv_cache&) = delete;
+
   /// A cache, with what the constructor throws as an error. In a pointer, because caches do not move. Linear in
   /// `cache_config::capacity` and `max_sequences`, beside what the allocator does. Errors: `invalid_argument`,
   /// `size_overflow`, `out_of_memory`.

@@ -181,6 +181,9 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     device::events().attach(store_);
   }
 
+  basic_tiered_cache(const basic_tiered_cache&) = delete;
+  basic_tiered_cache& operator=(const basic_tiered_cache&) = delete;
+
   /// A cache, with what the constructor throws as an error. In a pointer, because caches do not move. A program that is
   /// compiled without exceptions ends when memory for the tiers is exhausted. Linear in the blocks and in the records
   /// that all tiers have room for. Errors: those of `kv_cache::create`, and `invalid_argument` for options of tiers.
