@@ -592,10 +592,8 @@ class basic_kv_cache {
   /// than those in use, for which it evicts one if no block is free and the policy evicts. Returns the moves: from the
   /// id before to the id after, as if all happened at once. They run on `on`: order them after all kernels that use the
   /// blocks, those of `commit` included. Callers rebuild slot mappings; batches adapt at their next update. The eviction
-  /// policy's knowledge of a block moves with it. Under `sharded_mutex`, this takes 8 bytes more per block from the
-  /// first compaction on; without this memory, moved blocks count as just released, with no priority. Linear in the pool
-  /// and in all block tables. Errors: `in_use` while a step is in flight; `out_of_memory` and those of the backend, after
-  /// which an evicted block stays evicted.
+  /// policy's knowledge of a block moves with it. Linear in the pool and in all block tables. Errors: `in_use` while a
+  /// step is in flight; `out_of_memory` and those of the backend, after which an evicted block stays evicted.
   [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
     const auto guard = whole_guard{mutex_};
     return detail::compact(state_, mover(on), renamer());
