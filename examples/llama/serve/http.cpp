@@ -84,6 +84,9 @@ class transmission {
   bool has_begun_ = false;
 };
 
+/// `bool` in newer versions of the library, `void` in older ones.
+using enqueued = decltype(std::declval<httplib::TaskQueue&>().enqueue(std::function<void()>()));
+
 /// The library's own threads end the process where one of them cannot be had.
 class connection_threads final : public httplib::TaskQueue {
  public:
@@ -99,10 +102,11 @@ class connection_threads final : public httplib::TaskQueue {
   }
   ~connection_threads() override { shutdown(); }
 
-  void enqueue(std::function<void()> serve) override {
+  enqueued enqueue(std::function<void()> serve) override {
     const auto lock = std::lock_guard(mutex_);
     accepted_.push(std::move(serve));
     came_.notify_one();
+    return static_cast<enqueued>(true);
   }
   void shutdown() override {
     {

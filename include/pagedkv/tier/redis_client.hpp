@@ -256,12 +256,11 @@ class redis_connector {
         continue;
       }
       const auto deadline = std::chrono::steady_clock::now() + config_.connect_timeout;
-      auto found = made->exchange(std::array<std::string, 2>{"CLUSTER", "SLOTS"}, deadline)
-                       ? read_topology(made->answer(), endpoint)
-                       : std::nullopt;
-      if (found) {
-        announce(*std::move(found));
-        return made;
+      if (made->exchange(std::array<std::string, 2>{"CLUSTER", "SLOTS"}, deadline)) {
+        if (auto found = read_topology(made->answer(), endpoint)) {
+          announce(*std::move(found));
+          return made;
+        }
       }
       failure = endpoint.host + ": no table of slots that is understood";
     }
