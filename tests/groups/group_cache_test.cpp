@@ -382,6 +382,7 @@ TEST_CASE("a refusal of a cache with groups names the argument, what it was, and
       {said(e.cache.fork(uncommitted)), invalid("number of tokens to fork that are not committed is 6, limit 0")},
       {said(e.cache.create_sequence(counted(4), {.saving = {.every = -1}})),
        invalid("state_saving.every is -1, limit 0")},
+      {said(e.cache.would_fit(counted(4), {.saving = {.every = -1}})), invalid("state_saving.every is -1, limit 0")},
       {said(e.cache.invalidate_blocks(std::array{block_id{60}})), invalid("block to invalidate is 60, limit 59")},
       {said(e.cache.append(uncommitted, token_run{counted(2), key})), "no refusal"},
       {said(e.cache.append(uncommitted, token_run{counted(2), key})), invalid("position of a key is 6, limit 8")},

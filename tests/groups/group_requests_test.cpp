@@ -7,10 +7,14 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -152,6 +156,83 @@ TEST_CASE("no step brings the blocks that a prompt over groups shares", "[group_
   CHECK(pool->would_fit(counted(16, 0)).error().step == step_id{});
   REQUIRE(pool->retire_step(step));
   CHECK_FALSE(pool->create_sequence(counted(16, 0)));
+}
+
+namespace {
+
+/// A request has computed 24 tokens. Another one, of low rank, has published 12 of these and 12 of its own for a launch
+/// that is still to come, and holds none of its first windows' blocks, which the cache had lost, any more.
+template <class Cache>
+struct windows_ahead {
+  windows_ahead() {
+    REQUIRE(cache.commit(tracker.submit(prompt, with_priority(95)).value().sequence, 24));
+    auto lost = std::array<block_id, 5>{};
+    const auto step = cache.begin_step(std::span<const sequence_id>{}).value();
+    REQUIRE(cache.evict(lost, step).value() == std::ssize(lost));
+    REQUIRE(cache.retire_step(step));
+    REQUIRE(cache.begin_step());
+    auto text = tokens(prompt.begin(), prompt.begin() + 12);
+    std::ranges::copy(counted(12, 1000), std::back_inserter(text));
+    const auto made = tracker.submit(text, with_priority(10)).value();
+    REQUIRE(made.num_cached_tokens == 0);
+    REQUIRE(cache.commit(made.sequence, 24));
+    low = made.id;
+    REQUIRE(num_found() == 12);
+  }
+
+  [[nodiscard]] static cache_config config() {
+    auto made = cache_config{.block_size = 4, .num_blocks = 22, .max_sequences = 8, .hash_seed = 1};
+    const auto all = group_config{.num_layers = 1, .key_dim = 16, .value_dim = 16};
+    auto last = all;
+    last.kind = group_kind::window;
+    last.window = 4;
+    made.groups = {all, last};
+    return made;
+  }
+  /// Of the tokens that both have.
+  [[nodiscard]] std::int64_t num_found() { return cache.find_prefix(std::span{prompt}.first(13)); }
+
+  Cache cache{config()};
+  request_tracker<Cache> tracker{cache};
+  tokens prompt = counted(24);
+  request_id low{};
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("what a window lets go ahead of a launch is withdrawn with its writer", "[group_cache]",
+                   group_cache<float32>, (group_cache<float32, rw_lock>), (group_cache<float32, sharded_mutex>)) {
+  auto pool = windows_ahead<TestType>{};
+  const auto check_held = [&] {
+    const auto kept = pool.tracker.preempt(pool.low);
+    REQUIRE_FALSE(kept);
+    CHECK(kept.error().code == error_code::in_use);
+    const auto held = pool.tracker.describe(pool.low)->sequence;
+    CHECK(pool.cache.gain_of_releasing(std::array{held})->with_steps == 0);
+  };
+  SECTION("no other needs it") {}
+  SECTION("another one shares it") {
+    const auto sharing = pool.tracker.submit(std::span{pool.prompt}.first(13), with_priority(10)).value();
+    REQUIRE(sharing.num_cached_tokens == 12);
+    check_held();
+    SECTION("and goes") { REQUIRE(pool.tracker.preempt(sharing.id)); }
+    SECTION("and goes on, though it is invalidated") {
+      pool.cache.invalidate_prefix(pool.prompt);
+      check_held();
+      REQUIRE(pool.cache.begin_step());
+    }
+  }
+  SECTION("the request that asks for room would share it") {
+    auto text = tokens(pool.prompt.begin(), pool.prompt.begin() + 12);
+    std::ranges::copy(counted(28, 2000), std::back_inserter(text));
+    const auto refused = pool.tracker.submit(text, with_priority(90, true));
+    REQUIRE_FALSE(refused);
+    CHECK(refused.preempted().empty());
+    CHECK(pool.num_found() == 12);
+  }
+  REQUIRE(pool.tracker.preempt(pool.low));
+  CHECK(pool.num_found() == 0);
+  CHECK(pool.cache.check_invariants().empty());
 }
 
 TEST_CASE("the gain of releasing sequences of groups is what an allocation gets", "[group_cache]") {

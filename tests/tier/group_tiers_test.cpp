@@ -150,6 +150,25 @@ TEST_CASE("a sequence takes what others compute while it waits for a slow tier",
   }
 }
 
+TEST_CASE("a sequence whose tokens were computed elsewhere waits for no tier", "[group_cache][tier]") {
+  const auto store = std::make_shared<fake_store>();
+  auto device = device_with({full, window});
+  device.num_blocks *= 2;
+  auto on = with_store(device, 24, store);
+  for (auto first = 0; first < 16'000; first += 1'000) {
+    on.serve(counted(41, first));
+    on.cache.wait_idle();
+  }
+  const auto waiting = on.cache.create_sequence(counted(81)).value();
+  REQUIRE(waiting.num_loading_tokens == 40);
+  on.hold(counted(41), {.max_cached_tokens = 0});
+  REQUIRE(on.cache.drop_behind_windows(waiting.id, 81));
+  CHECK(on.cache.poll(waiting.id).num_loaded_tokens == 0);
+  CHECK(on.cache.settle(waiting.id).value() == 0);
+  REQUIRE(on.cache.commit(waiting.id, 81));
+  on.check_invariants();
+}
+
 TEST_CASE("a sequence is told how much of it is loaded behind what the device has", "[group_cache][tier]") {
   auto on = with_store(device_with({full}), 24, std::make_shared<fake_store>());
   for (const auto first : {0, 1'000, 2'000, 3'000, 4'000, 5'000, 6'000, 7'000}) {

@@ -255,7 +255,8 @@ class basic_kv_cache {
     return detail::truncate(state_, id, num_tokens);
   }
 
-  /// Releases blocks that end before token `num_tokens`, which must be committed. Positions of later tokens stay.
+  /// Releases blocks that end before token `num_tokens`, which must be committed. Call it behind the launch that writes
+  /// them: a withdrawal does not hide blocks that the sequence holds no more. Positions of later tokens stay.
   /// Groups with a window do it by themselves. Linear in the blocks that it releases. Errors: `invalid_argument` beyond
   /// the committed tokens.
   [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
@@ -265,8 +266,8 @@ class basic_kv_cache {
   }
 
   /// Releases blocks behind the windows of the token at `num_tokens`, which have no K/V: the tokens before it were
-  /// computed elsewhere, and only what later ones read is here. Commit them afterwards. Linear in the blocks that it
-  /// releases. Errors: `invalid_argument` beyond the length.
+  /// computed elsewhere, and only what later ones read is here: of each block that stays, all tokens. Commit them
+  /// afterwards. Linear in the blocks that it releases. Errors: `invalid_argument` beyond the length.
   [[nodiscard]] result<void> drop_behind_windows(sequence_id id, std::int64_t num_tokens) noexcept
     requires layers_differ
   {

@@ -510,12 +510,17 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto guard = guard_nodes();
     return device::unpin_all();
   }
-  /// Does the same as in `kv_cache`.
+  /// Does what `kv_cache::drop_behind_windows` does. A load that is under way for the sequence ends: its tokens were
+  /// computed elsewhere.
   [[nodiscard]] result<void> drop_behind_windows(sequence_id id, std::int64_t num_tokens) noexcept
     requires layers_differ
   {
     const auto guard = exclusive_guard{mutex_};
-    return device::drop_behind_windows(id, num_tokens);
+    const auto done = device::drop_behind_windows(id, num_tokens);
+    if (done) {
+      end_load_beyond(id, 0);
+    }
+    return done;
   }
 
   /// Does the same as in `kv_cache`.

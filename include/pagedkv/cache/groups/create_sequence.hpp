@@ -259,7 +259,13 @@ template <layered State>
   if (!is_valid(options) || (has_ranges(options) && !has_valid_ranges(options))) {
     return invalid_option(options);
   }
-  return check_keys_within(prompt.keys, 0, static_cast<std::int64_t>(prompt.tokens.size()));
+  if (auto checked = check_keys_within(prompt.keys, 0, static_cast<std::int64_t>(prompt.tokens.size())); !checked) {
+    return checked;
+  }
+  if (options.saving.every < 0) {
+    return error{error_code::invalid_argument, "state_saving.every", options.saving.every, 0};
+  }
+  return {};
 }
 
 /// Whether a prompt has a hit, and could be computed without it.
@@ -279,9 +285,6 @@ template <layered State>
   s.hashes.clear();
   if (auto checked = check_prompt(prompt, options); !checked) {
     return checked;
-  }
-  if (options.saving.every < 0) {
-    return error{error_code::invalid_argument, "state_saving.every", options.saving.every, 0};
   }
   const auto num_prompt = static_cast<std::int64_t>(prompt.tokens.size());
   if (!reserve_room(state, s, std::max(num_prompt, options.expected_tokens)) || !reserve_keys(s, prompt.keys) ||

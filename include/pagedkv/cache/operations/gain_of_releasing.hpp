@@ -36,7 +36,7 @@ void add_references(const State& state, sequence_id id, std::size_t order, std::
     references.reserve(std::max(references.size() + num_missing, num_missing == 0 ? 0 : 2 * references.capacity()));
     num_missing = 0;
     const auto copy = [&](const auto& s) -> result<void> {
-      if (num_unlaunched_shared(state, s, shared) != 0) {
+      if (const auto guard = state.guard_nodes(); num_unlaunched_shared(state, s, shared) != 0) {
         return {};
       }
       auto num_held = std::size_t{0};

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 namespace pagedkv::detail {
 
@@ -67,13 +68,14 @@ template <class State>
     auto num_hidden = std::int64_t{0};
     if (!refusal) {
       num_hidden = withdraw_unlaunched(state, s);
+      const bool before = std::exchange(s.is_withdrawn, true);
       refusal = refusal_to_withdraw(state, s);  // another thread's hit may have been faster
+      s.is_withdrawn = !refusal || before;
     }
     if (refusal) {
       return *refusal;
     }
     s.options.publish = false;
-    s.is_withdrawn = true;
     discount_unlaunched(state, s);
     return num_hidden;
   });

@@ -46,11 +46,40 @@ void for_each_unlaunched(const State& state, const typename State::sequence_type
   }
 }
 
-/// How many of them others hold, or want: sorted ids. These need the sequence's launch.
+/// How many blocks at these nodes, in places that the sequence has dropped, others hold, or want. Nothing tells whether
+/// it has written these itself. After an invalidation by others, each may be one that it wrote and another one holds.
+template <class State>
+[[nodiscard]] std::int64_t num_dropped_shared(const State&, const sequence&, std::span<const block_id>) noexcept {
+  return 0;
+}
+template <layered State>
+[[nodiscard]] std::int64_t num_dropped_shared(const State& state, const typename State::sequence_type& s,
+                                              std::span<const block_id> wanted) noexcept {
+  auto num_shared = std::int64_t{0};
+  if (state.commits_only_publish() || !is_unlaunched(state, s)) {
+    return num_shared;
+  }
+  auto node = s.tail.node;
+  for (auto left = s.num_nodes; left > s.first_unlaunched; --left, node = state.nodes.parent(node)) {
+    const bool invalidated = state.nodes.is_withdrawn(node) && !s.is_withdrawn;
+    state.for_each_place(left - 1, [&](std::size_t g, std::size_t place) {
+      if (!s.tables[g].is_held(place)) {
+        const auto block = state.nodes.attached(node, g);
+        num_shared += block == no_block ? invalidated
+                                        : state.pool.state(block).count() != 0 ||
+                                              std::ranges::binary_search(wanted, block);
+      }
+    });
+  }
+  return num_shared;
+}
+
+/// How many of these blocks others hold, or want: sorted ids. These need the sequence's launch. The caller has the guard
+/// of the nodes.
 template <class State>
 [[nodiscard]] std::int64_t num_unlaunched_shared(const State& state, const auto& s,
                                                  std::span<const block_id> wanted = {}) noexcept {
-  auto num_shared = std::int64_t{0};
+  auto num_shared = num_dropped_shared(state, s, wanted);
   for_each_unlaunched(state, s, [&](block_id block) {
     num_shared += state.pool.state(block).count() > 1 || std::ranges::binary_search(wanted, block);
   });
