@@ -11,7 +11,9 @@
 
 #include <catch2/catch_get_random_seed.hpp>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -116,6 +118,35 @@ TEST_CASE("windows keep in tiers what the next token reads", "[group_cache][tier
   const auto num_full = on.cache.statistics().evictions;
   CHECK(before < num_full);
   CHECK(on.serve(counted(41)) == 40);
+}
+
+TEST_CASE("what leaves a device ahead of its launch is in no tier", "[group_cache][tier]") {
+  const auto all = group_config{.num_layers = 1, .key_dim = 16, .value_dim = 16};
+  auto last = all;
+  last.kind = group_kind::window;
+  last.window = 4;
+  auto on = host_engine{config_of({all, last}, 40), tier_config{}, basic_host_tier<host_allocator, lru>{many_records}};
+  on.serve(counted(24));
+  const auto evict = [&](std::size_t count, step_id step) {
+    auto lost = std::vector<block_id>(count);
+    REQUIRE(on.cache.evict(lost, step));
+  };
+  const auto before = on.cache.begin_step().value();
+  evict(5, before);  // of windows that no next token reads
+  REQUIRE(on.cache.retire_step(before));
+  auto text = counted(12);
+  std::ranges::copy(counted(12, 1000), std::back_inserter(text));
+  const auto step = on.cache.begin_step().value();
+  const auto early = on.cache.create_sequence(text).value();
+  REQUIRE(early.num_cached_tokens == 0);
+  REQUIRE(on.cache.commit(early.id, 24));  // so what both have is of the first, but for the windows
+  REQUIRE(on.cache.find_prefix(counted(13)) == 12);
+  evict(20, step);
+  CHECK(on.cache.find_prefix_in_tiers(counted(13)).with_host_memory == 0);
+  CHECK(on.cache.find_prefix_in_tiers(counted(25)).with_host_memory == 24);
+  REQUIRE(on.cache.retire_step(step));
+  REQUIRE(on.cache.release(early.id));
+  on.check_invariants();
 }
 
 TEST_CASE("what tiers have is used up to the last saved state", "[group_cache][tier]") {

@@ -255,8 +255,8 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
       committed_.emplace_back(node, g);
     }
   }
-  /// Before a block is evicted; of a state, with all its blocks.
-  void block_leaves(block_id block) noexcept {
+  /// Before a block is evicted; of a state, with all its blocks. `is_launched`: its K/V is surely written by now.
+  void block_leaves(block_id block, bool is_launched) noexcept {
     if (is_invalidating_) {
       return;  // a reset
     }
@@ -265,7 +265,7 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
     if (!shapes_.holds_tokens(g)) {
       auto part = nodes_.attached(last, g);
       index_.for_each_record(last, g, [&](record_id record) {
-        leave_device(record, part);
+        leave_device(record, part, is_launched);
         part = nodes_.next_of_state(part);
       });
       return;
@@ -273,7 +273,7 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
     nodes_.for_each_node(block, [&](node_id node) {
       const auto record = index_.first_record(node, g);
       if (node == last) {
-        leave_device(record, block);
+        leave_device(record, block, is_launched);
       } else if (index_.in_host_memory(record)) {
         index_.rank(record);
       }
@@ -426,8 +426,8 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
       block = block == no_block || shapes_.holds_tokens(g) ? block : nodes_.next_of_state(block);
     });
   }
-  void leave_device(record_id record, block_id block) noexcept {
-    const auto end = config_.write == write_policy::through_hits
+  void leave_device(record_id record, block_id block, bool is_launched) noexcept {
+    const auto end = config_.write == write_policy::through_hits || !is_launched
                          ? no_node
                          : end_of_use(index_.node_of(record), index_.group_of(record));
     if (end != no_node) {

@@ -115,7 +115,7 @@ class tier_tap {
     store_->node_added(node, contents, tag);
   }
   void block_attached(node_id node, std::size_t group) noexcept { store_->block_attached(node, group); }
-  void block_leaves(block_id block) noexcept { store_->block_leaves(block); }
+  void block_leaves(block_id block, bool is_launched) noexcept { store_->block_leaves(block, is_launched); }
 
  private:
   [[no_unique_address]] Events user_;

@@ -130,7 +130,7 @@ concept hears_nodes =
       stream.make_room_for_nodes();
       stream.node_added(node, contents, tag);
       stream.block_attached(node, group);
-      stream.block_leaves(block);
+      stream.block_leaves(block, true);
     };
 
 /// Everything that a cache with groups knows about blocks, without their contents.
@@ -245,6 +245,12 @@ class group_state : public group_shapes {
       }
     }
     return node;
+  }
+  /// Whether launches have surely written a block that no sequence holds: one that was released in the newest step, if
+  /// that is open, may have been committed ahead of its launch.
+  [[nodiscard]] bool is_launched(block_id block) const noexcept {
+    const auto fence = pool.fence_of(pool.newest_open_step());
+    return fence == 0 || pool.state(block).step() != fence;
   }
   /// A node got a block of a group, or the first one of a state.
   void note_attached([[maybe_unused]] node_id node, [[maybe_unused]] std::size_t g) noexcept {
@@ -378,6 +384,7 @@ class group_state : public group_shapes {
   struct watched_nodes {
     group_state& state;
     bool reports = true;
+    bool is_launched = true;  // the blocks that are erased, see there
 
     [[nodiscard]] bool has_children(block_id block) const noexcept {
       const auto& tree = state.nodes;
@@ -408,7 +415,7 @@ class group_state : public group_shapes {
       }
       if constexpr (hears_nodes<Events>) {
         if (reports) {
-          state.events.block_leaves(block);
+          state.events.block_leaves(block, is_launched);
         }
       }
       const auto useless = [&](block_id other) {
@@ -436,6 +443,7 @@ class group_state : public group_shapes {
     while (!useless_.empty()) {
       const auto block = useless_.back();
       useless_.pop_back();
+      watched.is_launched = is_launched(block);
       if (pool.withdraw(block) && pool.release(block, block_release{}, fence)) {
         pool.free_withdrawn(block, watched);
       }
