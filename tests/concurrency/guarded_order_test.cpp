@@ -269,6 +269,38 @@ TEMPLATE_TEST_CASE("a policy has the same victims under sharded_mutex as in a ca
   CHECK(guarded.victims() == single.victims());
 }
 
+/// Blocks that turns of conversations hit, in a pool that holds a third of them. Their prefixes have more blocks than a
+/// policy offers in a search.
+template <locking Locking, eviction_policy Eviction>
+std::int64_t hits_of_conversations(std::uint64_t seed) {
+  auto cache = kv_cache<float32, Locking, Eviction>{
+      {.block_size = 1, .num_blocks = 700, .head_dim = 1, .max_sequences = 4, .hash_seed = 1}};
+  auto random = std::mt19937_64{seed};
+  auto conversations = std::vector<std::vector<token>>(20);
+  for (auto turn = 0; turn < 400; ++turn) {
+    auto& said = conversations[random() % conversations.size()];
+    for (auto i = random() % 8 + (said.empty() ? 100 : 1); i > 0; --i) {
+      said.push_back(static_cast<token>(random() % 1'000'000));
+    }
+    const auto made = cache.create_sequence(said).value();
+    cache.commit(made.id, std::ssize(said)).value();
+    cache.release(made.id).value();
+    if (said.size() > 200) {
+      said.clear();
+    }
+  }
+  return cache.statistics().hit_blocks;
+}
+
+TEMPLATE_TEST_CASE("turns of conversations hit as much under sharded_mutex as with one thread",
+                   "[guarded_order][random]", fifo, lru, sieve, lfu, slru, s3_fifo, arc) {
+  const auto seed = GENERATE(take(3, random(0U, 0xffff'ffffU)));
+  CAPTURE(seed, TestType::name);
+  const auto alone = hits_of_conversations<single_thread, TestType>(seed);
+  CHECK(alone > 0);
+  CHECK(hits_of_conversations<sharded_mutex, TestType>(seed) == alone);
+}
+
 TEST_CASE("a block that compaction moves keeps its policy's knowledge", "[guarded_order]") {
   auto order = order_of<priority>{8};
   order.insert(block_id{5}, {.priority = 100}, unreferenced);

@@ -37,6 +37,7 @@ struct pinned_prefix {
 template <locking Locking, eviction_policy Eviction, free_list_policy FreeList, block_hash Hash, events Events>
 struct cache_state {
   using locking_type = Locking;
+  using eviction_type = Eviction;
   using events_type = Events;
   using sequence_type = sequence;
   static constexpr bool layers_differ = false;

@@ -45,14 +45,20 @@ std::size_t match_blocks(const State& state, const chain_link& root, const token
   return match_chain(state.index, root, run, state.block_size(), max_blocks, found.leases, found);
 }
 
+/// Whether references stand for leases from the beginning: where no other thread is inside, and where one thread at a
+/// time searches the order for a victim, because it would pass the leased blocks one by one.
+template <class State>
+inline constexpr bool references_at_once =
+    !State::locking_type::family::concurrent || !State::eviction_type::concurrent;
+
 /// Ends the leases on the first `count` blocks of a table that `lease_prefix` filled, deepest first.
 template <class State>
 void end_leases(State& state, const block_table& blocks, std::size_t count) noexcept {
   for (auto i = count; i > 0; --i) {
-    if constexpr (State::locking_type::family::concurrent) {
-      state.pool.end_lease(blocks[i - 1]);
-    } else {
+    if constexpr (references_at_once<State>) {
       release_block(state, blocks[i - 1], i - 1, block_release{}, 0);
+    } else {
+      state.pool.end_lease(blocks[i - 1]);
     }
   }
 }
@@ -75,15 +81,14 @@ void reference_found(State& state, block_id block) noexcept {
 template <class State>
 void reference_leased([[maybe_unused]] State& state, [[maybe_unused]] const block_table& blocks,
                       [[maybe_unused]] std::size_t count) noexcept {
-  if constexpr (State::locking_type::family::concurrent) {
+  if constexpr (!references_at_once<State>) {
     reference_found(state, blocks.all().first(count));
   }
 }
 
 /// Appends the longest published prefix, `max_blocks` at most, to an empty table with room for it, each block under a
-/// lease until `reference_leased` or `end_leases`. (Where no other thread is inside, references stand for the leases
-/// from the beginning.) The table is going to be filled up to `total(num_hits)` blocks: where that is bound to fail,
-/// nothing is changed.
+/// lease until `reference_leased` or `end_leases`. The table is going to be filled up to `total(num_hits)` blocks: where
+/// that is bound to fail, nothing is changed.
 template <class State, class Total>
 [[nodiscard]] result<void> lease_prefix(State& state, block_table& blocks, const chain_link& root, const token_run& run,
                                         std::size_t max_blocks, Total&& total) noexcept {
@@ -101,13 +106,13 @@ template <class State, class Total>
   }
   if (static_cast<std::int64_t>(num_more) > num_available) {
     const auto refused = state.refuse(num_more, num_available, {.shared = blocks.all()});
-    if constexpr (State::locking_type::family::concurrent) {
-      end_leases(state, blocks, blocks.size());
+    for (auto i = blocks.size(); i > 0; --i) {
+      state.pool.leases().end(blocks[i - 1]);
     }
     blocks.clear();
     return refused;
   }
-  if constexpr (!State::locking_type::family::concurrent) {
+  if constexpr (references_at_once<State>) {
     reference_found(state, blocks.all());
   }
   return {};
