@@ -74,8 +74,8 @@ template <layered State>
   return num_shared;
 }
 
-/// How many of these blocks others hold, or want: sorted ids. These need the sequence's launch. The caller has the guard
-/// of the nodes.
+/// How many blocks of the sequence at these nodes others hold, or want: sorted ids. These need its launch. The caller
+/// has the guard of the nodes.
 template <class State>
 [[nodiscard]] std::int64_t num_unlaunched_shared(const State& state, const auto& s,
                                                  std::span<const block_id> wanted = {}) noexcept {
