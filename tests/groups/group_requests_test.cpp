@@ -172,7 +172,7 @@ struct windows_ahead {
     REQUIRE(cache.retire_step(step));
     REQUIRE(cache.begin_step());
     auto text = tokens(prompt.begin(), prompt.begin() + 12);
-    std::ranges::copy(counted(12, 1000), std::back_inserter(text));
+    std::ranges::copy(pagedkv::test::counted(12, 1000), std::back_inserter(text));
     const auto made = tracker.submit(text, with_priority(10)).value();
     REQUIRE(made.num_cached_tokens == 0);
     REQUIRE(cache.commit(made.sequence, 24));
