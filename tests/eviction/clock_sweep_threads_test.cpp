@@ -28,6 +28,14 @@ class words {
   std::vector<std::atomic<int>> words_;  // references; evictable at 0
 };
 
+thread_local auto chosen_index = std::uint32_t{0};
+
+/// Lets one thread call for several.
+struct chosen_thread_index {
+  [[nodiscard]] static std::uint32_t current() noexcept { return chosen_index; }
+  [[nodiscard]] static std::uint32_t limit() noexcept { return 2; }
+};
+
 }  // namespace
 
 TEST_CASE("clock_sweep loses no block and hands none out twice while threads hit, release and evict", "[eviction][threads]") {
@@ -103,4 +111,46 @@ TEST_CASE("clock_sweep offers a block four times at most when none can be taken"
   CHECK(policy.victim(refuse, {}) == no_block);
   CHECK(num_offers >= num_blocks);
   CHECK(num_offers <= 4 * num_blocks);
+}
+
+TEST_CASE("clock_sweep evicts no block that is often hit because a thread was given none without children",
+          "[eviction]") {
+  constexpr auto num_blocks = 512;
+  constexpr auto hot = block_id{5};
+  constexpr auto first_of_lap = block_id{6};
+  const auto has_children = [](block_id block) { return to_index(block) / 64 == 1; };
+  auto policy = basic_clock_sweep<3, std::atomic, chosen_thread_index>{num_blocks};
+  policy.insert(hot, {});
+  for (auto hits = 0; hits < 7; ++hits) {
+    policy.remove(hot);
+    policy.insert(hot, {});
+  }
+  for (auto i = 64; i < num_blocks; ++i) {
+    policy.insert(block_id{i}, {});
+  }
+  const auto answer = [&](block_id block, auto...) {
+    return has_children(block) ? eviction_answer::has_children : eviction_answer::taken;
+  };
+  const auto let_other_thread_begin_next_lap = [&] {
+    chosen_index = 1;
+    while (policy.victim(answer, {}) != block_id{num_blocks - 1}) {
+    }
+    policy.insert(first_of_lap, {});
+    for (auto i = 128; i < num_blocks; ++i) {
+      policy.insert(block_id{i}, {});
+    }
+    CHECK(policy.victim(answer, {}) == first_of_lap);
+    chosen_index = 0;
+  };
+  auto num_laps = 0;
+  const auto victim = policy.victim(
+      [&](block_id block, auto...) {
+        if (block == block_id{127} && ++num_laps <= 3) {
+          let_other_thread_begin_next_lap();
+        }
+        return answer(block);
+      },
+      {});
+  CHECK(num_laps > 2);
+  CHECK(victim != hot);
 }

@@ -78,7 +78,7 @@ class basic_clock_sweep {
       return due;
     }
     auto part = rest_of_stretch(own.place.load(std::memory_order_relaxed));
-    auto counted_down = false;
+    auto counted_down = false;  // in this lap, perhaps by another thread
     for (auto laps = 0; laps <= num_laps;) {
       if (const auto block = sweep(part, offer, own, counted_down); block != no_block) {
         return block;
@@ -87,15 +87,18 @@ class basic_clock_sweep {
       if (next.end == 0) {
         break;
       }
+      const bool others_swept = next.hand != place_of(part.lap, part.end);
+      counted_down |= others_swept;
       if (next.lap != part.lap) {
         if (laps > 0 && !counted_down) {
           break;
         }
         ++laps;
-        counted_down = false;
+        counted_down = others_swept;
       }
       part = next;
     }
+    own.place.store(place_of(part.lap, part.end), std::memory_order_relaxed);
     return take_any(offer, own);
   }
 
@@ -130,6 +133,7 @@ class basic_clock_sweep {
     std::uint32_t lap = 0;
     std::size_t first = 0;
     std::size_t end = 0;
+    std::uint64_t hand = 0;  // where it was before
   };
 
   /// A block and a lap, in the lower and the upper half.
@@ -159,10 +163,10 @@ class basic_clock_sweep {
       if (first == counters_.size()) {
         return {};
       }
-      const auto end = (first & ~(stretch_ - 1)) + stretch_;
+      const auto end = std::min((first & ~(stretch_ - 1)) + stretch_, counters_.size());
       if (hand_.compare_exchange_weak(hand, place_of(lap, end), std::memory_order_relaxed,
                                       std::memory_order_relaxed)) {
-        return {lap, first, std::min(end, counters_.size())};
+        return {lap, first, end, hand};
       }
     }
   }
