@@ -65,7 +65,6 @@ class engine_of : public engine {
 template <locking Locking, element Element>
 std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_config& config,
                                          const replay_events& reported) {
-  constexpr auto has_shards = requires { Locking::family::num_shards; };
   const auto make = [&]<class Chosen>(std::type_identity<Chosen>, support::eviction_factory factory) {
     Chosen::factory = factory;
     return std::unique_ptr<engine>(
@@ -73,11 +72,9 @@ std::unique_ptr<engine> make_engine_with(const options& chosen, const cache_conf
   };
   return with_policy(all_evictions{}, chosen.eviction, [&]<class Eviction>(std::type_identity<Eviction>) {
     const auto factory = support::eviction_factory{support::any_eviction_of<Eviction>::make};
-    if constexpr (!std::is_same_v<typename Locking::family, lock_free_family>) {
-      constexpr auto concurrent = has_shards && Eviction::concurrent;
-      return make(std::type_identity<support::chosen_eviction<concurrent>>{}, factory);
-    } else if constexpr (Eviction::concurrent) {
-      return make(std::type_identity<support::chosen_eviction<true>>{}, factory);
+    using family = typename Locking::family;
+    if constexpr (orders_blocks_for<family, Eviction>) {
+      return make(std::type_identity<support::chosen_eviction<family::concurrent && Eviction::concurrent>>{}, factory);
     } else {
       throw option_error("--eviction " + chosen.eviction + " keeps a strict order, which --locking " + chosen.locking +
                          " cannot; use --eviction clock_sweep or none, or --locking sharded_mutex");

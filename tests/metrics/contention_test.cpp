@@ -52,7 +52,7 @@ class busy_mutex {
   std::mutex mutex_;
 };
 
-TEST_CASE("waits for sequences, eviction shards and free lists all count", "[contention]") {
+TEST_CASE("waits for sequences, the evictable order and free lists all count", "[contention]") {
   auto cache = kv_cache<float32, basic_sharded_mutex<1, busy_mutex, count_contention>>{small};
   const auto id = cache.create_sequence(std::array<token, 4>{}).value().id;
   const auto after_creation = cache.statistics().contention.waits;

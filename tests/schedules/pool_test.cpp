@@ -541,7 +541,7 @@ TEST_CASE("a block has one owner under every schedule of two threads", "[block_p
 }
 
 /// One thread takes and ends a lease on a cached block while another takes all there is.
-void lease_races_eviction_in_shards(execution& e) {
+void lease_races_eviction_behind_mutex(execution& e) {
   using order = audited_lru<scheduled_data<int>>;
   order::reset();
   auto pool = block_pool<scheduled_sharded_mutex, order, any_free_block>{2};
@@ -567,9 +567,9 @@ void lease_races_eviction_in_shards(execution& e) {
   e.expect(order::num_violations() == 0, "the eviction policy is not called as agreed");
 }
 
-TEST_CASE("an order in shards lists no block that an evictor has taken", "[block_pool][scheduler]") {
+TEST_CASE("an order behind a mutex lists no block that an evictor has taken", "[block_pool][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 3}, bounds{.preemptions = 2, .surprises = 1});
-  const auto found = explorer{limits}.exhaustive(lease_races_eviction_in_shards);
+  const auto found = explorer{limits}.exhaustive(lease_races_eviction_behind_mutex);
   CAPTURE(limits.surprises, found.failure, found.schedule, found.schedules);
   CHECK(found.failure.empty());
   CHECK(found.complete);

@@ -15,7 +15,7 @@ template <class Locking>
 struct in_small_pool {
   using type = Locking;
 };
-/// Three shards, so that each has blocks to order.
+/// Three shards, so that each has free blocks.
 template <>
 struct in_small_pool<sharded_mutex> {
   using type = basic_sharded_mutex<3>;

@@ -126,11 +126,6 @@ class victim_search {
       }
       return answer;
     }
-    [[nodiscard]] block_id parent(block_id block) const noexcept
-      requires requires { chains.parent(block); }
-    {
-      return chains.parent(block);
-    }
     eviction_answer operator()(block_id block) noexcept {
       if (chains.has_children(block)) {
         passed_over = true;
