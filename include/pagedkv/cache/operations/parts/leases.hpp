@@ -106,9 +106,7 @@ template <class State, class Total>
   }
   if (static_cast<std::int64_t>(num_more) > num_available) {
     const auto refused = state.refuse(num_more, num_available, {.shared = blocks.all()});
-    for (auto i = blocks.size(); i > 0; --i) {
-      state.pool.leases().end(blocks[i - 1]);
-    }
+    std::ranges::for_each(blocks.all(), end_each<typename State::locking_type>{state.pool.leases()});
     blocks.clear();
     return refused;
   }
