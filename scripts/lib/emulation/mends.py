@@ -266,7 +266,8 @@ def mend_matrices(emu):
 
 
 def mend_float8(emu, pcode, target):
-    """Two numbers of 8 bits become two registers, from either half of one; gfx942 has formats of its own."""
+    """Two numbers of 8 bits become two registers, from either half of one; gfx942 has formats of its own; in others, subnormal
+    numbers are not zero."""
 
     def around(original):
         def compile_vector(inst, ctx):
@@ -295,6 +296,10 @@ def mend_float8(emu, pcode, target):
         for name, mantissa, bias in (("fp8", 3, 8), ("bf8", 2, 16)):
             emu._FUNCS[f"{name}_to_f32"] = lambda bits, m=mantissa, b=bias: decode_fnuz(emu, bits, m, b)
             emu._FUNCS[f"f32_to_{name}"] = lambda number, m=mantissa, b=bias: encode_fnuz(emu, number, m, b)
+    else:
+        for name, mantissa, bias in (("fp8", 3, 7), ("bf8", 2, 15)):
+            flushing = emu._FUNCS[f"f32_to_{name}"]
+            emu._FUNCS[f"f32_to_{name}"] = lambda number, f=flushing, m=mantissa, b=bias: encode_small(emu, number, f, m, b)
 
 
 def decode_fnuz(emu, bits, mantissa_bits, bias):
@@ -309,6 +314,18 @@ def decode_fnuz(emu, bits, mantissa_bits, bias):
     subnormal = (mantissa.cast(f32) * unit).bitcast(u32)
     value = exponent.eq(emu._c(0)).where(subnormal, normal) | sign
     return bits.eq(emu._c(0x80)).where(emu._c(0x7FC00000), value).bitcast(f32)
+
+
+def encode_small(emu, number, encode, mantissa_bits, bias):
+    """Rounds what is below the normal numbers to nearest, ties to even; `encode` has the rest."""
+    u32, f32 = emu.dtypes.uint32, emu.dtypes.float32
+    bits = number if number.dtype == u32 else number.bitcast(u32)
+    magnitude = bits & emu._c(0x7FFFFFFF)
+    large = emu.UOp.const(2.0 ** (23 + 1 - bias - mantissa_bits), f32)  # as in `encode_fnuz`
+    subnormal = (magnitude.bitcast(f32) + large).bitcast(u32) - large.bitcast(u32)
+    small = subnormal | ((bits >> emu._c(24)) & emu._c(0x80))
+    is_small = magnitude < emu._c((128 - bias) << 23)
+    return is_small.where(small, encode(number).cast(u32) & emu._c(0xFF)).cast(emu.dtypes.uint8)
 
 
 def encode_fnuz(emu, number, mantissa_bits, bias):
