@@ -12,6 +12,17 @@ auto fail_at = std::atomic<long>{0};
 thread_local auto hook = std::function<void()>{};
 thread_local auto in_hook = false;
 
+/// Throws in place of the allocation that is to fail.
+void count_allocation() {
+  if (hook && !std::exchange(in_hook, true)) {
+    hook();
+    in_hook = false;
+  }
+  if (count.fetch_add(1) + 1 == fail_at.load()) {
+    throw std::bad_alloc{};
+  }
+}
+
 }  // namespace
 
 long pagedkv::test::allocation_count() noexcept { return count.load(); }
@@ -21,13 +32,7 @@ void pagedkv::test::fail_allocation(long n) noexcept { fail_at.store(n == 0 ? 0 
 void pagedkv::test::before_allocations(std::function<void()> called) { hook = std::move(called); }
 
 void* operator new(std::size_t bytes) {
-  if (hook && !std::exchange(in_hook, true)) {
-    hook();
-    in_hook = false;
-  }
-  if (count.fetch_add(1) + 1 == fail_at.load()) {
-    throw std::bad_alloc{};
-  }
+  count_allocation();
   if (auto* memory = std::malloc(bytes == 0 ? 1 : bytes)) {
     return memory;
   }
@@ -49,7 +54,7 @@ void* operator new[](std::size_t bytes, const std::nothrow_t& no_throw) noexcept
 
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   const auto to = static_cast<std::size_t>(alignment);
-  operator delete(operator new(1));  // counts, and fails in its turn
+  count_allocation();
   if (auto* memory = std::aligned_alloc(to, (bytes + to - 1) / to * to)) {
     return memory;
   }
