@@ -7,7 +7,7 @@
 
 namespace {
 
-auto count = std::atomic<long>{0};
+auto allocations_so_far = std::atomic<long>{0};
 auto fail_at = std::atomic<long>{0};
 thread_local auto hook = std::function<void()>{};
 thread_local auto in_hook = false;
@@ -18,16 +18,16 @@ void count_allocation() {
     hook();
     in_hook = false;
   }
-  if (count.fetch_add(1) + 1 == fail_at.load()) {
+  if (allocations_so_far.fetch_add(1) + 1 == fail_at.load()) {
     throw std::bad_alloc{};
   }
 }
 
 }  // namespace
 
-long pagedkv::test::allocation_count() noexcept { return count.load(); }
+long pagedkv::test::allocation_count() noexcept { return allocations_so_far.load(); }
 
-void pagedkv::test::fail_allocation(long n) noexcept { fail_at.store(n == 0 ? 0 : count.load() + n); }
+void pagedkv::test::fail_allocation(long n) noexcept { fail_at.store(n == 0 ? 0 : allocations_so_far.load() + n); }
 
 void pagedkv::test::before_allocations(std::function<void()> called) { hook = std::move(called); }
 
