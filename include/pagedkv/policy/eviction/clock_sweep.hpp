@@ -79,6 +79,7 @@ class basic_clock_sweep {
     }
     auto part = rest_of_stretch(own.place.load(std::memory_order_relaxed));
     auto counted_down = false;  // in this lap, perhaps by another thread
+    auto is_alone = true;
     for (auto laps = 0; laps <= num_laps;) {
       if (const auto block = sweep(part, offer, own, counted_down); block != no_block) {
         return block;
@@ -89,6 +90,7 @@ class basic_clock_sweep {
       }
       const bool others_swept = next.hand != place_of(part.lap, part.end);
       counted_down |= others_swept;
+      is_alone &= !others_swept;
       if (next.lap != part.lap) {
         if (laps > 0 && !counted_down) {
           break;
@@ -99,7 +101,9 @@ class basic_clock_sweep {
       part = next;
     }
     own.place.store(place_of(part.lap, part.end), std::memory_order_relaxed);
-    return take_any(offer, own);
+    // A leaf may be in a stretch of another thread.
+    const auto leaf = is_alone ? no_block : take_first(offer, own);
+    return leaf != no_block ? leaf : take_first(offer, own, evict_anyway);
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
@@ -216,15 +220,8 @@ class basic_clock_sweep {
     return true;
   }
 
-  /// Prefers a leaf, which may be in a stretch of another thread.
-  template <class Offer>
-  [[nodiscard, gnu::noinline]] block_id take_any(Offer& offer, own_hand& own) noexcept {
-    const auto leaf = num_hands > 1 ? take_first(offer, own) : no_block;
-    return leaf != no_block ? leaf : take_first(offer, own, evict_anyway);
-  }
-
   template <class Offer, class... Anyway>
-  [[nodiscard]] block_id take_first(Offer& offer, own_hand& own, Anyway... anyway) noexcept {
+  [[nodiscard, gnu::noinline]] block_id take_first(Offer& offer, own_hand& own, Anyway... anyway) noexcept {
     for (auto at = evictable_.find_exhaustively(0); at < counters_.size(); at = evictable_.find_exhaustively(at + 1)) {
       if (try_take(to_block(at), offer, own, anyway...)) {
         return to_block(at);
