@@ -318,29 +318,31 @@ def decode_fnuz(emu, bits, mantissa_bits, bias):
 
 def encode_small(emu, number, encode, mantissa_bits, bias):
     """Rounds what is below the normal numbers to nearest, ties to even; `encode` has the rest."""
-    u32, f32 = emu.dtypes.uint32, emu.dtypes.float32
+    u32 = emu.dtypes.uint32
     bits = number if number.dtype == u32 else number.bitcast(u32)
-    magnitude = bits & emu._c(0x7FFFFFFF)
-    large = emu.UOp.const(2.0 ** (23 + 1 - bias - mantissa_bits), f32)  # as in `encode_fnuz`
-    subnormal = (magnitude.bitcast(f32) + large).bitcast(u32) - large.bitcast(u32)
+    is_small, subnormal = round_small(emu, bits & emu._c(0x7FFFFFFF), mantissa_bits, bias)
     small = subnormal | ((bits >> emu._c(24)) & emu._c(0x80))
-    is_small = magnitude < emu._c((128 - bias) << 23)
     return is_small.where(small, encode(number).cast(u32) & emu._c(0xFF)).cast(emu.dtypes.uint8)
+
+
+def round_small(emu, magnitude, mantissa_bits, bias):
+    """Whether it is below the normal numbers, and what it is rounded to then."""
+    u32, f32 = emu.dtypes.uint32, emu.dtypes.float32
+    # Adding a number whose last place is the unit of subnormal numbers rounds to it.
+    large = emu.UOp.const(2.0 ** (23 + 1 - bias - mantissa_bits), f32)
+    return magnitude < emu._c((128 - bias) << 23), (magnitude.bitcast(f32) + large).bitcast(u32) - large.bitcast(u32)
 
 
 def encode_fnuz(emu, number, mantissa_bits, bias):
     """Rounds to nearest, ties to even. What is too large is NaN."""
-    u32, f32 = emu.dtypes.uint32, emu.dtypes.float32
+    u32 = emu.dtypes.uint32
     bits = number if number.dtype == u32 else number.bitcast(u32)
     magnitude = bits & emu._c(0x7FFFFFFF)
     shift = 23 - mantissa_bits
     odd = (magnitude >> emu._c(shift)) & emu._c(1)
     rounded = (magnitude + emu._c((1 << (shift - 1)) - 1) + odd) >> emu._c(shift)
     normal = rounded - emu._c((127 - bias) << mantissa_bits)
-    # Adding a number whose last place is the unit of subnormal numbers rounds to it.
-    large = emu.UOp.const(2.0 ** (23 + 1 - bias - mantissa_bits), f32)
-    subnormal = (magnitude.bitcast(f32) + large).bitcast(u32) - large.bitcast(u32)
-    is_small = magnitude < emu._c((128 - bias) << 23)
+    is_small, subnormal = round_small(emu, magnitude, mantissa_bits, bias)
     value = is_small.where(subnormal, normal)
     signed = value.eq(emu._c(0)).where(value, value | ((bits >> emu._c(24)) & emu._c(0x80)))
     return (value > emu._c(0x7F)).where(emu._c(0x80), signed).cast(emu.dtypes.uint8)
