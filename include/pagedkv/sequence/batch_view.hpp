@@ -79,7 +79,7 @@ class padded_batch {
 
   void clear(std::size_t i, std::size_t first, std::size_t last) noexcept {
     if (first < last) {
-      std::ranges::fill(std::span{tables_}.subspan(i * max_blocks_ + first, last - first), no_block);
+      std::ranges::fill(std::span<block_id>(tables_).subspan(i * max_blocks_ + first, last - first), no_block);
     }
   }
 

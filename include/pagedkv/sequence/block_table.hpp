@@ -52,7 +52,7 @@ class block_table {
     } else {
       blocks_.resize(blocks_.size() + count, no_block);
     }
-    return std::span{blocks_}.last(count);
+    return std::span<block_id>(blocks_).last(count);  // nvcc cannot name what GCC 13's library deduces
   }
   void push_back(block_id block) noexcept { extend(1)[0] = block; }
 
