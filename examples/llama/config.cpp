@@ -41,6 +41,9 @@ std::int32_t size_of(const json& from, const char* name, std::optional<std::int3
   return static_cast<std::int32_t>(size);
 }
 
+/// The order of the cache's groups.
+constexpr auto kinds_in_order = std::array{layer_kind::full, layer_kind::window, layer_kind::state};
+
 /// Lists and loops are made of these before a tensor's shape confirms them.
 constexpr auto most_layers = 65'536;
 constexpr auto most_of_head = 65'536;
@@ -268,9 +271,24 @@ model_config model_config::parse(const json& from) {
 
 bool model_config::has(layer_kind wanted) const noexcept { return std::ranges::find(layers, wanted) != layers.end(); }
 
+std::vector<layer_place> model_config::places() const {
+  auto made = std::vector<layer_place>(layers.size());
+  auto group = std::size_t{0};
+  for (const auto each : kinds_in_order) {
+    auto index = std::int32_t{0};
+    for (auto i = std::size_t{0}; i < layers.size(); ++i) {
+      if (layers[i] == each) {
+        made[i] = {group, index++};
+      }
+    }
+    group += has(each) ? 1 : 0;
+  }
+  return made;
+}
+
 pagedkv::group_list model_config::groups() const {
   auto made = std::vector<pagedkv::group_config>{};
-  for (const auto each : {layer_kind::full, layer_kind::window, layer_kind::state}) {
+  for (const auto each : kinds_in_order) {
     const auto count = static_cast<std::int32_t>(std::ranges::count(layers, each));
     if (count == 0) {
       continue;

@@ -38,6 +38,12 @@ struct state_sizes {
   }
 };
 
+/// Where the cache has the K/V or the state of a layer.
+struct layer_place {
+  std::size_t group;
+  std::int32_t index;  // of the layer in its group
+};
+
 /// A model as its `config.json` describes it.
 struct model_config {
   architecture kind = architecture::llama;
@@ -72,6 +78,8 @@ struct model_config {
   }
   /// The groups of the cache: one for each kind of layers that the model has, in the order of `layer_kind`.
   [[nodiscard]] pagedkv::group_list groups() const;
+  /// Of each layer, in these groups.
+  [[nodiscard]] std::vector<layer_place> places() const;
 };
 
 }  // namespace llama

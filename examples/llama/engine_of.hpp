@@ -683,7 +683,7 @@ class engine_of final : public engine {
 
   void commit(row& r, std::int64_t num_tokens) {
     if (num_tokens > r.committed) {
-      timed(cache_)->commit(r.sequence, num_tokens).value();
+      timed(cache_)->commit(r.sequence, num_tokens, stream_).value();
       r.committed = num_tokens;
     }
   }

@@ -6,7 +6,6 @@
 #include <pagedkv/host/attend.hpp>
 #include <pagedkv/pagedkv.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -28,14 +27,6 @@ class paged_memory final : public memory {
     for (const auto& group : groups.all()) {
       const auto indices = group.holds_tokens() ? max_rows * static_cast<std::size_t>(cache.config().capacity()) : 0;
       groups_.push_back({.kind = group, .tables = pagedkv::compressed_batch(max_rows, indices)});
-    }
-    auto next_layer = std::array<std::int32_t, pagedkv::group_list::max_size>{};
-    for (const auto kind : config.layers) {
-      auto group = std::size_t{0};
-      while (kind_of(groups[group]) != kind) {
-        ++group;
-      }
-      places_.push_back({group, next_layer[group]++});
     }
   }
 
@@ -113,22 +104,12 @@ class paged_memory final : public memory {
   }
 
  private:
-  struct place {
-    std::size_t group;
-    std::int32_t index;  // of the layer in its group
-  };
   struct rows_of_group {
     pagedkv::group_config kind;
     std::vector<pagedkv::slot> slots = {};
     pagedkv::compressed_batch tables;
     std::vector<std::vector<pagedkv::block_id>> states = {};
   };
-
-  [[nodiscard]] static layer_kind kind_of(const pagedkv::group_config& group) noexcept {
-    return group.kind == pagedkv::group_kind::full     ? layer_kind::full
-           : group.kind == pagedkv::group_kind::window ? layer_kind::window
-                                                       : layer_kind::state;
-  }
 
   template <class Call>
   void exchange(pagedkv::sequence_id id, std::span<const std::int64_t> positions, const Call& call) {
@@ -153,28 +134,9 @@ class paged_memory final : public memory {
     const auto updated = cache_.update(tables, ids, group, 1);  // with a token that the step before is to choose
     slots.clear();
     for (auto row = std::size_t{0}; updated && row < ids.size(); ++row) {
-      add_slots(group, row);
+      add_slots(tables, row, block_size_of(cache_, group), step_->starts[row + 1] - step_->starts[row], slots);
     }
     return updated;
-  }
-
-  /// A row's tokens are the last ones in its table, so their slots follow without a call for each sequence.
-  void add_slots(std::size_t group, std::size_t row) {
-    auto& [kind, slots, tables, states] = groups_[group];
-    const auto size = block_size_of(cache_, group);
-    const auto blocks = tables.indices().subspan(static_cast<std::size_t>(tables.indptr()[row]));
-    const auto num_blocks = tables.indptr()[row + 1] - tables.indptr()[row];
-    const auto count = step_->starts[row + 1] - step_->starts[row];
-    const auto first = (num_blocks - 1) * size + tables.last_block_len()[row] - count;
-    auto entry = static_cast<std::size_t>(first / size);
-    auto offset = first % size;
-    for (auto i = std::int32_t{0}; i < count; ++i) {
-      slots.push_back(static_cast<pagedkv::slot>(static_cast<std::int64_t>(blocks[entry]) * size + offset));
-      if (++offset == size) {
-        offset = 0;
-        ++entry;
-      }
-    }
   }
 
   [[nodiscard]] pagedkv::result<void> find_states(std::size_t group, std::span<const pagedkv::sequence_id> ids) {
@@ -193,7 +155,7 @@ class paged_memory final : public memory {
   Cache& cache_;
   const model_config& config_;
   stream stream_;
-  std::vector<place> places_;
+  std::vector<layer_place> places_ = config_.places();
   std::vector<rows_of_group> groups_;
   const step_tokens* step_ = nullptr;
   std::size_t num_masked_ = 0;  // leading rows of the step that are attended with tree masks

@@ -3,6 +3,7 @@
 #include "sampling.hpp"
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/sequence/batch_view.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +19,25 @@ template <class Cache>
     return cache.plan().groups[group].block_size;
   } else {
     return cache.config().block_size;
+  }
+}
+
+/// Adds the slots of a row's tokens: the last `count` ones in its table, so that they follow without a call of the cache
+/// for each sequence.
+template <class Slots>
+void add_slots(const pagedkv::compressed_batch& tables, std::size_t row, std::int32_t block_size, std::int32_t count,
+               Slots& slots) {
+  const auto blocks = tables.indices().subspan(static_cast<std::size_t>(tables.indptr()[row]));
+  const auto num_blocks = tables.indptr()[row + 1] - tables.indptr()[row];
+  const auto first = (num_blocks - 1) * block_size + tables.last_block_len()[row] - count;
+  auto entry = static_cast<std::size_t>(first / block_size);
+  auto offset = first % block_size;
+  for (auto i = std::int32_t{0}; i < count; ++i) {
+    slots.push_back(static_cast<pagedkv::slot>(static_cast<std::int64_t>(blocks[entry]) * block_size + offset));
+    if (++offset == block_size) {
+      offset = 0;
+      ++entry;
+    }
   }
 }
 

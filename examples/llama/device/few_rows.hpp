@@ -50,12 +50,13 @@ struct gated_pairs {
 
   storage_of<Element>* results;
   std::int32_t width;
+  bool is_gelu = false;
 
   [[nodiscard]] std::int32_t count() const noexcept { return width; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t first(std::int32_t pair) const { return pair; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t second(std::int32_t pair) const { return width + pair; }
   PAGEDKV_DEVICE void put(std::int32_t row, std::int32_t pair, float gate, float up) const {
-    kernels::store(results + std::int64_t{row} * width + pair, Element::encode(silu(gate) * up, 1));
+    kernels::store(results + std::int64_t{row} * width + pair, Element::encode(pass_gate(gate, up, is_gelu), 1));
   }
 };
 

@@ -54,17 +54,39 @@ PAGEDKV_DEVICE inline float sum_of_workgroup(float value) {
 
 PAGEDKV_DEVICE inline float silu(float x) { return x / (1.0F + std::exp(-x)); }
 
-/// The numbers of each token's embedding, a workgroup for each token.
+/// GELU by its approximation with a hyperbolic tangent.
+PAGEDKV_DEVICE inline float gelu(float x) {
+  return 0.5F * x * (1.0F + std::tanh(0.7978845608028654F * (x + 0.044715F * x * x * x)));
+}
+
+/// A number behind its gate: `gelu(gate) * number`, or with SiLU.
+PAGEDKV_DEVICE inline float pass_gate(float gate, float number, bool is_gelu) {
+  return (is_gelu ? gelu(gate) : silu(gate)) * number;
+}
+
+/// The numbers of each token's embedding times `scale`, a workgroup for each token.
 template <class Element>
 PAGEDKV_KERNEL void look_up(const storage_of<Element>* embeddings, const pagedkv::token* tokens, std::int32_t width,
-                            float* hidden) {
+                            float scale, float* hidden) {
   kernels::let_next_kernel_start();
   kernels::wait_for_previous_kernel();
   const auto row = std::int64_t{index_of_workgroup()};
   const auto* const from = embeddings + kernels::load(tokens + row) * std::int64_t{width};
   for (auto i = lane_of_workgroup(); i < width; i += workgroup_size) {
-    kernels::store(hidden + row * width + i, Element::decode(kernels::load(from + i), 1));
+    kernels::store(hidden + row * width + i, Element::decode(kernels::load(from + i), 1) * scale);
   }
+}
+
+/// The inverse root of the mean of a row's squares, computed by a workgroup, on each of its lanes.
+PAGEDKV_DEVICE inline float norm_factor(const float* row, float epsilon, std::int32_t width) {
+  const auto stride = 4 * static_cast<std::int32_t>(kernels::workgroup_extent().x);
+  auto sum = 0.0F;
+  for (auto i = 4 * lane_of_workgroup(); i < width; i += stride) {
+    for (const auto number : kernels::load_vector<4>(row + i).values) {
+      sum += number * number;
+    }
+  }
+  return 1.0F / std::sqrt(sum_of_workgroup(sum) / static_cast<float>(width) + epsilon);
 }
 
 /// Root-mean-square normalisation, a workgroup for each result: of row `rows[i]`, or without `rows` of row i. `width` is
@@ -77,13 +99,7 @@ PAGEDKV_KERNEL void normalize_rows(const float* hidden, const std::int32_t* rows
   const auto result = std::int64_t{index_of_workgroup()};
   const auto* const row = hidden + (rows == nullptr ? result : std::int64_t{kernels::load(rows + result)}) * width;
   const auto stride = 4 * static_cast<std::int32_t>(kernels::workgroup_extent().x);
-  auto sum = 0.0F;
-  for (auto i = 4 * lane_of_workgroup(); i < width; i += stride) {
-    for (const auto number : kernels::load_vector<4>(row + i).values) {
-      sum += number * number;
-    }
-  }
-  const auto factor = 1.0F / std::sqrt(sum_of_workgroup(sum) / static_cast<float>(width) + epsilon);
+  const auto factor = norm_factor(row, epsilon, width);
   for (auto i = 4 * lane_of_workgroup(); i < width; i += stride) {
     auto numbers = kernels::load_vector<4>(row + i);
     const auto weight = kernels::load_vector<4>(weights + i);
@@ -91,6 +107,26 @@ PAGEDKV_KERNEL void normalize_rows(const float* hidden, const std::int32_t* rows
       numbers.values[n] *= factor * weight.values[n];
     }
     kernels::store_vector(normed + result * width + i, kernels::encode<Element, 4>(numbers, 1));
+  }
+}
+
+/// Adds root-mean-square normalised rows to hidden rows, a workgroup for each. `width` is a multiple of four.
+template <class Element>
+PAGEDKV_KERNEL void add_normalized_rows(const float* rows, const float* weights, float epsilon, std::int32_t width,
+                                        float* hidden) {
+  kernels::let_next_kernel_start();
+  kernels::wait_for_previous_kernel();
+  const auto first = std::int64_t{index_of_workgroup()} * width;
+  const auto stride = 4 * static_cast<std::int32_t>(kernels::workgroup_extent().x);
+  const auto factor = norm_factor(rows + first, epsilon, width);
+  for (auto i = 4 * lane_of_workgroup(); i < width; i += stride) {
+    const auto numbers = kernels::load_vector<4>(rows + first + i);
+    const auto weight = kernels::load_vector<4>(weights + i);
+    auto sums = kernels::load_vector<4>(hidden + first + i);
+    for (auto n = 0; n < 4; ++n) {
+      sums.values[n] += numbers.values[n] * factor * weight.values[n];
+    }
+    kernels::store_vector(hidden + first + i, sums);
   }
 }
 
@@ -124,9 +160,10 @@ PAGEDKV_KERNEL void normalize_heads(storage_of<Element>* numbers, projected_head
   }
 }
 
-/// Of rows with `width` numbers of the gate and `width` of what it lets through: `silu(gate) * up`. y counts rows.
+/// Of rows with `width` numbers of the gate and `width` others: each of these behind its gate. y counts rows.
 template <class Element>
-PAGEDKV_KERNEL void apply_gates(const storage_of<Element>* gates, std::int32_t width, storage_of<Element>* result) {
+PAGEDKV_KERNEL void apply_gates(const storage_of<Element>* gates, std::int32_t width, bool is_gelu,
+                                storage_of<Element>* result) {
   constexpr auto n = kernels::numbers_in_vector<storage_of<Element>>;
   kernels::let_next_kernel_start();
   kernels::wait_for_previous_kernel();
@@ -137,7 +174,7 @@ PAGEDKV_KERNEL void apply_gates(const storage_of<Element>* gates, std::int32_t w
     auto gate = kernels::decode<Element, n>(kernels::load_vector<n>(from), 1);
     const auto up = kernels::decode<Element, n>(kernels::load_vector<n>(from + width), 1);
     for (auto each = 0; each < n; ++each) {
-      gate.values[each] = silu(gate.values[each]) * up.values[each];
+      gate.values[each] = pass_gate(gate.values[each], up.values[each], is_gelu);
     }
     kernels::store_vector(result + row * width + i, kernels::encode<Element, n>(gate, 1));
   }

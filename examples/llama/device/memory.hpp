@@ -15,18 +15,21 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace llama::device {
 
 template <class Element>
-using device_cache = pagedkv::kv_cache<Element, pagedkv::hip_backend, pagedkv::hnd_layer_major>;
+using device_cache = pagedkv::group_cache<Element, pagedkv::hip_backend, pagedkv::hnd_layer_major>;
 
 /// A plan of attention for steps of one use, and the memory in which the device reads it.
 template <class Element>
 class step_plan {
  public:
-  step_plan(const pagedkv::block_storage_view& view, std::int32_t group_size, const hip::attention_use& use)
-      : planner_(hip::attention_shape_on<Element>(0, view, group_size, use).value()),
+  step_plan(const pagedkv::block_storage_view& view, std::int32_t group_size, std::int32_t window,
+            const hip::attention_use& use)
+      : planner_(shape_of(view, group_size, window, use)),
         words_(planner_.bytes().size()),
         workspace_(pagedkv::attention_workspace_bytes(planner_.shape(), view.dim_of_values())) {}
 
@@ -41,20 +44,107 @@ class step_plan {
   }
 
  private:
+  [[nodiscard]] static pagedkv::attention_shape shape_of(const pagedkv::block_storage_view& view,
+                                                         std::int32_t group_size, std::int32_t window,
+                                                         const hip::attention_use& use) {
+    auto shape = hip::attention_shape_on<Element>(0, view, group_size, use).value();
+    shape.window = window;
+    return shape;
+  }
+
   pagedkv::attention_planner planner_;
   step_array<std::byte> words_;
   device_array<std::byte> workspace_;
 };
 
+/// Where the kernels of a step find K and V of one group.
+struct group_inputs {
+  pagedkv::block_storage_view view;
+  std::int32_t window = 0;
+  std::span<const pagedkv::slot> slots = {};
+  pagedkv::attention_batch batch = {};
+};
+
 /// The arrays that the kernels of a step read.
 struct step_inputs {
+  std::size_t num_rows;
   std::size_t num_tokens;
   std::size_t num_wanted;
   const pagedkv::token* tokens;
-  std::span<const pagedkv::slot> slots;
+  const std::int32_t* starts;  // [rows + 1]
   std::span<const std::int64_t> positions;
   const std::int32_t* wanted;
-  pagedkv::attention_batch batch;
+  std::vector<group_inputs> groups;  // in the cache's order, without that of states, which is the last
+  float* const* states;              // [layer with a state][row]
+};
+
+/// The block tables, slots and plans of one group in a step.
+template <class Element>
+class group_rows {
+ public:
+  using cache_type = device_cache<Element>;
+
+  group_rows(const cache_type& cache, std::size_t group, const model_config& config, const step_limits& limits)
+      : group_(group),
+        inputs_{cache.view(group), static_cast<std::int32_t>(cache.config().groups[group].window)},
+        tables_(limits.max_rows, most_blocks(cache, group, config, limits)),
+        slots_(limits.max_tokens),
+        blocks_(most_blocks(cache, group, config, limits)),
+        decoding_(inputs_.view, config.num_heads / config.num_kv_heads, inputs_.window,
+                  {.max_rows = static_cast<std::int32_t>(limits.max_rows)}),
+        chunks_(inputs_.view, config.num_heads / config.num_kv_heads, inputs_.window,
+                {.max_rows = static_cast<std::int32_t>(limits.max_rows),
+                 .max_query_tokens = static_cast<std::int32_t>(limits.max_tokens)}) {}
+
+  /// Finds the rows of a step, and enqueues the copy of where they lie.
+  [[nodiscard]] pagedkv::result<void> prepare(cache_type& cache, const step_tokens& step,
+                                              std::span<const pagedkv::sequence_id> ids, bool decodes,
+                                              runtime::stream stream) {
+    const auto updated = cache.update(tables_, ids, group_, 1);  // with a token that the step before is to choose
+    if (!updated) {
+      return updated;
+    }
+    blocks_.assign(tables_.indices());
+    slots_.clear();
+    for (auto row = std::size_t{0}; row < ids.size(); ++row) {
+      add_slots(tables_, row, inputs_.view.block_size, step.starts[row + 1] - step.starts[row], slots_);
+    }
+    auto& plan = decodes ? decoding_ : chunks_;
+    auto& batch = inputs_.batch;
+    batch = {};
+    batch.indptr = tables_.indptr();
+    batch.last_block_len = tables_.last_block_len();
+    batch.query_indptr = decodes ? std::span<const std::int32_t>{} : std::span(step.starts);
+    const auto planned = plan.update(batch);
+    slots_.upload(stream);
+    blocks_.upload(stream);
+    plan.upload(stream);
+    batch.indices = blocks_.of_device();
+    batch.plan = plan.on_device();
+    inputs_.slots = slots_.of_device();
+    return planned;
+  }
+
+  [[nodiscard]] const group_inputs& inputs() const noexcept { return inputs_; }
+
+ private:
+  /// Entries of block tables: a row has a block at most once, and tables of windows keep the places of blocks that were
+  /// released.
+  [[nodiscard]] static std::size_t most_blocks(const cache_type& cache, std::size_t group, const model_config& config,
+                                               const step_limits& limits) {
+    const auto of_context = config.context / cache.view(group).block_size + 2;
+    const auto of_pool = cache.config().capacity();
+    const bool keeps_all = cache.config().groups[group].kind == pagedkv::group_kind::full;
+    return limits.max_rows * static_cast<std::size_t>(keeps_all ? std::min(of_context, of_pool) : of_context);
+  }
+
+  std::size_t group_;
+  group_inputs inputs_;
+  pagedkv::compressed_batch tables_;
+  step_array<pagedkv::slot> slots_;
+  step_array<pagedkv::block_id> blocks_;
+  step_plan<Element> decoding_;
+  step_plan<Element> chunks_;
 };
 
 /// Where the rows of a step lie in a cache of a device. Its arrays have fixed addresses, so that recorded work of one
@@ -68,98 +158,98 @@ class paged_memory {
   paged_memory(cache_type& cache, const model_config& config, const step_limits& limits, runtime::stream stream)
       : cache_(cache),
         stream_(stream),
-        tables_(limits.max_rows, most_blocks(cache, limits)),
         tokens_(limits.max_tokens),
-        slots_(limits.max_tokens),
+        starts_(limits.max_rows + 1),
         positions_(limits.max_tokens),
         wanted_(limits.max_wanted),
-        blocks_(most_blocks(cache, limits)),
-        decoding_(cache.view(), config.num_heads / config.num_kv_heads,
-                  {.max_rows = static_cast<std::int32_t>(limits.max_rows)}),
-        chunks_(cache.view(), config.num_heads / config.num_kv_heads,
-                {.max_rows = static_cast<std::int32_t>(limits.max_rows),
-                 .max_query_tokens = static_cast<std::int32_t>(limits.max_tokens)}) {}
+        states_(num_states(cache) * limits.max_rows) {
+    const auto& groups = cache.config().groups;
+    for (auto g = std::size_t{0}; g < groups.size(); ++g) {
+      if (groups[g].holds_tokens()) {
+        groups_.emplace_back(cache, g, config, limits);
+      }
+    }
+  }
 
   /// Finds where the rows of a step lie: the tokens of row i are the last ones of sequence `ids[i]`. Enqueues the copy of
   /// this to the device, behind the step that it computes.
   [[nodiscard]] pagedkv::result<void> prepare(const step_tokens& step, std::span<const pagedkv::sequence_id> ids) {
-    const auto updated = cache_.update(tables_, ids, 0, 1);  // with a token that the step before is to choose
-    if (!updated) {
-      return updated;
-    }
     decodes_ = step.tokens.size() == ids.size() && step.wanted.size() == ids.size();
+    for (auto& group : groups_) {
+      if (const auto prepared = group.prepare(cache_, step, ids, decodes_, stream_); !prepared) {
+        return prepared;
+      }
+    }
+    if (const auto found = find_states(ids); !found) {
+      return found;
+    }
+    starts_.assign(step.starts);
     positions_.assign(step.positions);
     wanted_.assign(step.wanted);
-    blocks_.assign(tables_.indices());
-    slots_.clear();
-    for (auto row = std::size_t{0}; row < ids.size(); ++row) {
-      add_slots(row, step.starts[row + 1] - step.starts[row]);
-    }
-    starts_ = decodes_ ? std::span<const std::int32_t>{} : std::span(step.starts);
-    const auto planned = plan().update(rows());
-    slots_.upload(stream_);
+    starts_.upload(stream_);
     positions_.upload(stream_);
     wanted_.upload(stream_);
-    blocks_.upload(stream_);
-    plan().upload(stream_);
-    return planned;
+    states_.upload(stream_);
+    return {};
   }
 
   /// Enqueues the copy of the tokens, which may be known later than the rest.
   [[nodiscard]] step_inputs upload(const step_tokens& step) {
     tokens_.assign(step.tokens);
     tokens_.upload(stream_);
-    auto batch = rows();
-    batch.indices = blocks_.of_device();
-    batch.plan = plan().on_device();
-    return {tokens_.size(),      wanted_.size(), tokens_.on_device(), slots_.of_device(), positions_.of_device(),
-            wanted_.on_device(), batch};
+    auto groups = std::vector<group_inputs>{};
+    for (const auto& group : groups_) {
+      groups.push_back(group.inputs());
+    }
+    return {starts_.size() - 1,   tokens_.size(),         wanted_.size(),      tokens_.on_device(), starts_.on_device(),
+            positions_.of_device(), wanted_.on_device(), std::move(groups), states_.on_device()};
   }
 
   /// Whether each row of the step has one token, and wants the next.
   [[nodiscard]] bool decodes() const noexcept { return decodes_; }
-  [[nodiscard]] pagedkv::block_storage_view view() const { return cache_.view(); }
   /// Work that was recorded for steps that decode, by their rows.
   [[nodiscard]] std::map<std::size_t, recorded_work>& recorded() noexcept { return recorded_; }
 
  private:
-  /// Entries of block tables: rows share blocks, but one row has each at most once.
-  [[nodiscard]] static std::size_t most_blocks(const cache_type& cache, const step_limits& limits) {
-    return limits.max_rows * static_cast<std::size_t>(cache.config().capacity());
+  /// Layers with a state, whose group is the last one.
+  [[nodiscard]] static std::size_t num_states(const cache_type& cache) {
+    const auto& last = cache.config().groups.all().back();
+    return last.holds_tokens() ? 0 : static_cast<std::size_t>(last.num_layers);
   }
 
-  [[nodiscard]] pagedkv::attention_batch rows() const {
-    auto batch = pagedkv::attention_batch{};
-    batch.indptr = tables_.indptr();
-    batch.last_block_len = tables_.last_block_len();
-    batch.query_indptr = starts_;
-    return batch;
-  }
-
-  [[nodiscard]] step_plan<Element>& plan() noexcept { return decodes_ ? decoding_ : chunks_; }
-
-  /// A row's tokens are the last ones in its table, so their slots follow without a call for each sequence.
-  void add_slots(std::size_t row, std::int32_t count) {
-    const auto size = cache_.config().block_size;
-    const auto blocks = tables_.indices().subspan(static_cast<std::size_t>(tables_.indptr()[row]));
-    const auto length = (tables_.indptr()[row + 1] - tables_.indptr()[row] - 1) * size + tables_.last_block_len()[row];
-    for (auto i = length - count; i < length; ++i) {
-      const auto block = static_cast<std::int64_t>(blocks[static_cast<std::size_t>(i / size)]);
-      slots_.push_back(static_cast<pagedkv::slot>(block * size + i % size));
+  [[nodiscard]] pagedkv::result<void> find_states(std::span<const pagedkv::sequence_id> ids) {
+    states_.clear();
+    const auto num_layers = num_states(cache_);
+    if (num_layers == 0) {
+      return {};
     }
+    const auto group = cache_.config().groups.size() - 1;
+    auto blocks = std::vector<pagedkv::block_id>(num_layers * ids.size());
+    for (auto row = std::size_t{0}; row < ids.size(); ++row) {
+      const auto of_row = std::span<pagedkv::block_id>(blocks).subspan(row * num_layers, num_layers);
+      if (const auto copied = cache_.block_table(ids[row], of_row, 0, group); !copied) {
+        return copied.error();
+      }
+    }
+    const auto per_block = static_cast<std::size_t>(cache_.plan().groups[group].parts_per_block);
+    for (auto layer = std::size_t{0}; layer < num_layers; ++layer) {
+      for (auto row = std::size_t{0}; row < ids.size(); ++row) {
+        const auto block = blocks[row * num_layers + layer / per_block];
+        const auto part = static_cast<std::int32_t>(layer % per_block);
+        states_.push_back(reinterpret_cast<float*>(cache_.state_part(group, block, part)));
+      }
+    }
+    return {};
   }
 
   cache_type& cache_;
   runtime::stream stream_;
-  pagedkv::compressed_batch tables_;
+  std::vector<group_rows<Element>> groups_;
   step_array<pagedkv::token> tokens_;
-  step_array<pagedkv::slot> slots_;
+  step_array<std::int32_t> starts_;
   step_array<std::int64_t> positions_;
   step_array<std::int32_t> wanted_;
-  step_array<pagedkv::block_id> blocks_;
-  step_plan<Element> decoding_;
-  step_plan<Element> chunks_;
-  std::span<const std::int32_t> starts_;
+  step_array<float*> states_;
   bool decodes_ = false;
   std::map<std::size_t, recorded_work> recorded_;
 };

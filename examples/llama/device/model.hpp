@@ -6,6 +6,7 @@
 #include "blas.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
+#include "state_kernels.hpp"
 #include "tiles.hpp"
 #include "weights.hpp"
 
@@ -13,6 +14,7 @@
 #include <pagedkv/kernels/attention/launcher.hpp>
 #include <pagedkv/storage/view.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -29,12 +31,6 @@ inline constexpr auto most_tokens_of_step = std::size_t{65'535};
 
 /// Throws `bad_model` for a model that devices do not run.
 [[nodiscard]] inline const model_config& checked(const model_config& config) {
-  if (config.kind != architecture::llama && config.kind != architecture::qwen_3) {
-    throw bad_model("devices run models of Llama's and Qwen 3's kind");
-  }
-  if (config.has(layer_kind::window) || config.has(layer_kind::state)) {
-    throw bad_model("devices run models whose layers all attend to all tokens");
-  }
   if (config.context > longest_context) {
     throw bad_model("devices run models whose max_position_embeddings is known, and at most 1,048,576");
   }
@@ -44,6 +40,12 @@ inline constexpr auto most_tokens_of_step = std::size_t{65'535};
   }
   if (config.head_dim > kernels::largest_attention_dim) {
     throw bad_model("devices run models whose heads have at most 256 numbers");
+  }
+  if (config.has(layer_kind::state)) {
+    const auto& sizes = config.state;
+    if (sizes.inner() % 8 != 0 || sizes.num_heads % 2 != 0 || sizes.state_dim > largest_state_dim) {
+      throw bad_model("devices run models whose states have an even number of heads, and at most 256 numbers a head's");
+    }
   }
   return config;
 }
@@ -63,7 +65,7 @@ inline constexpr auto most_tokens_of_step = std::size_t{65'535};
   return properties;
 }
 
-/// A transformer of Llama's or Qwen 3's kind on a device, with weights and K/V of `Element`, and sums in float32.
+/// A transformer on a device, with weights and K/V of `Element`, and sums in float32.
 template <class Element>
 class model {
  public:
@@ -73,10 +75,9 @@ class model {
   /// there is no room.
   model(const model_config& config, model_weights<Element> weights, const step_limits& limits)
       : config_(checked(config)), sizes_(config_), weights_(std::move(weights)), limits_(checked(limits)) {
-    const auto angles = make_angles();
-    angles_ = device_array<float>(angles.size());
+    full_angles_ = make_angles(config_.full_rotation);
+    window_angles_ = make_angles(config_.window_rotation);
     const auto none = 0U;
-    copy(angles_.data(), angles.data(), angles.size(), runtime::host_to_device, stream_.get());
     copy(num_claimed_.data(), &none, 1, runtime::host_to_device, stream_.get());
     stream_.synchronize().value();
   }
@@ -101,32 +102,40 @@ class model {
       : model(config, weight_reader<Element>(checked(config), files).read(), limits) {}
 
   /// A row of cosines, then of sines, for each position.
-  [[nodiscard]] std::vector<float> make_angles() const;
+  [[nodiscard]] device_array<float> make_angles(const rotation& of) const;
 
-  void enqueue(const step_inputs& in, const pagedkv::block_storage_view& view, runtime::stream stream);
+  void enqueue(const step_inputs& in, runtime::stream stream);
   /// Of hidden rows: those of these indices, or the first ones.
   void normalize(std::size_t count, const std::int32_t* rows, const device_array<float>& weights,
                  runtime::stream stream);
   void normalize_heads_of(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream);
-  void attend(std::int32_t index, const step_inputs& in, const pagedkv::block_storage_view& view,
-              runtime::stream stream);
+  /// `attended_`, of hidden rows in a layer.
+  void attend(std::size_t layer, const step_inputs& in, runtime::stream stream);
+  void advance_states(std::size_t layer, const step_inputs& in, runtime::stream stream);
   /// `gated_[r]`, of hidden row r.
   void multiply_gates(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream);
   /// `result[r]`, of hidden row r.
   template <class Number>
   void multiply(const device_array<number>& weights, std::size_t num_rows, Number* result, runtime::stream stream);
-  /// Adds `weights * rows[r]` to hidden row r.
-  void add_product(const device_array<number>& rows, const device_array<number>& weights, std::size_t num_rows,
-                   runtime::stream stream);
+  /// `result[r] = weights * rows[r]`.
+  template <class Number>
+  void multiply(const step_rows<Element>& rows, const device_array<number>& weights, std::int32_t num_in,
+                Number* result, runtime::stream stream);
+  /// Numbers to add to hidden rows: `weights * rows[r]`, normalised if there is a norm.
+  struct addition {
+    const device_array<number>& rows;
+    const device_array<number>& weights;
+    const device_array<float>& norm;
+  };
+  void add_product(const addition& of, std::size_t num_rows, runtime::stream stream);
   /// A product of hidden rows, and the weights of the norm before it.
   struct following_product {
     const device_array<float>& norm;
     const device_array<number>& weights;
   };
-  /// Adds `weights * rows[r]` to hidden row r, and prepares the input of the product that follows: normalised rows, or
-  /// where both products take tiles, rows that are not yet divided and sums of squares.
-  void add_product(const device_array<number>& rows, const device_array<number>& weights, std::size_t num_rows,
-                   const following_product& next, runtime::stream stream);
+  /// Adds, and prepares the input of the product that follows: normalised rows, or where both products take tiles, rows
+  /// that are not yet divided and sums of squares.
+  void add_product(const addition& of, std::size_t num_rows, const following_product& next, runtime::stream stream);
   /// Whether a kernel for few rows multiplies so many. It puts the results of pairs of the matrix' rows where they say.
   template <class Pairs>
   [[nodiscard]] bool multiply_few(const step_rows<Element>& rows, const device_array<number>& weights,
@@ -149,7 +158,9 @@ class model {
   blas blas_;
   runtime::device_properties device_ = find_device();
   bool has_tiles_ = device_.matrices == runtime::matrix_instructions::mma && has_room_for_tiles();
-  device_array<float> angles_;
+  std::vector<layer_place> places_ = config_.places();
+  device_array<float> full_angles_;
+  device_array<float> window_angles_;
 
   std::size_t num_wanted_ = 0;  // of the pass that began last
   bool is_greedy_ = false;
@@ -161,7 +172,11 @@ class model {
   std::int32_t num_parts_ = 0;
   device_array<unsigned> num_claimed_{1};  // shares of the product under way
   device_array<number> projected_{limits_.max_tokens * sizes_.projected()};
-  device_array<number> attended_{limits_.max_tokens * sizes_.queries};
+  device_array<number> attended_{limits_.max_tokens * std::max(sizes_.queries, sizes_.inner)};
+  device_array<float> added_{config_.kind == architecture::gemma_3 ? limits_.max_tokens * sizes_.hidden : 0};
+  device_array<float> of_states_{limits_.max_tokens * sizes_.of_state};  // gates, what is convolved, steps
+  device_array<float> convolved_{limits_.max_tokens * sizes_.channels};
+  device_array<float> of_sums_{limits_.max_tokens * sizes_.inner};
   device_array<number> gates_{limits_.max_tokens * 2 * sizes_.intermediate};
   device_array<number> gated_{limits_.max_tokens * sizes_.intermediate};
   device_array<float> logits_{limits_.max_wanted * sizes_.vocabulary};

@@ -26,14 +26,19 @@ template <class Count>
   return {static_cast<std::uint32_t>(count)};
 }
 
+/// Of a workgroup that has a row of so many hidden numbers.
+[[nodiscard]] inline kernels::extent lanes_of_row(std::int32_t width) {
+  return extent_of(std::clamp((width / 4 + 63) / 64 * 64, 64, row_workgroup_size));
+}
+
 template <class Number>
 [[nodiscard]] std::int32_t rows_of_matrix(const device_array<Number>& matrix, std::int32_t width) {
   return static_cast<std::int32_t>(matrix.size() / static_cast<std::size_t>(width));
 }
 
 template <class Element>
-std::vector<float> model<Element>::make_angles() const {
-  const auto& [frequencies, scale] = config_.full_rotation;
+device_array<float> model<Element>::make_angles(const rotation& of) const {
+  const auto& [frequencies, scale] = of;
   auto angles = std::vector<float>{};
   angles.reserve(static_cast<std::size_t>(config_.context) * 2 * frequencies.size());
   for (auto position = std::int32_t{0}; position < config_.context; ++position) {
@@ -44,23 +49,25 @@ std::vector<float> model<Element>::make_angles() const {
       angles.push_back(std::sin(static_cast<float>(position) * frequency) * scale);
     }
   }
-  return angles;
+  auto made = device_array<float>(angles.size());
+  copy(made.data(), static_cast<const float*>(angles.data()), angles.size(), runtime::host_to_device, stream_.get());
+  stream_.synchronize().value();
+  return made;
 }
 
 template <class Element>
 void model<Element>::begin(const step_tokens& step, paged_memory<Element>& of_rows) {
-  const auto view = of_rows.view();
   const auto inputs = of_rows.upload(step);
   if (of_rows.decodes()) {
     auto& recorded = of_rows.recorded();
     auto found = recorded.find(inputs.num_tokens);
     if (found == recorded.end()) {
-      const auto record = [this, inputs, view](runtime::stream stream) { enqueue(inputs, view, stream); };
+      const auto record = [this, inputs](runtime::stream stream) { enqueue(inputs, stream); };
       found = recorded.emplace(inputs.num_tokens, recorded_work(record)).first;
     }
     found->second.launch(stream());
   } else {
-    enqueue(inputs, view, stream());
+    enqueue(inputs, stream());
   }
   num_wanted_ = inputs.num_wanted;
   is_greedy_ = step.is_greedy;
@@ -68,27 +75,30 @@ void model<Element>::begin(const step_tokens& step, paged_memory<Element>& of_ro
 }
 
 template <class Element>
-void model<Element>::enqueue(const step_inputs& in, const pagedkv::block_storage_view& view, runtime::stream stream) {
+void model<Element>::enqueue(const step_inputs& in, runtime::stream stream) {
   const auto num_rows = in.num_tokens;
   start<look_up<Element>>({extent_of(num_rows), {workgroup_size}}, stream, weights_.embeddings.data(), in.tokens,
-                          config_.hidden, hidden_.data());
+                          config_.hidden, config_.embedding_scale, hidden_.data());
   normalize(num_rows, nullptr, weights_.layers.front().norm, stream);
   const auto& head = weights_.head.size() == 0 ? weights_.embeddings : weights_.head;
   for (auto i = std::size_t{0}; i < weights_.layers.size(); ++i) {
     const auto& layer = weights_.layers[i];
-    multiply(layer.projections, num_rows, projected_.data(), stream);
-    normalize_heads_of(layer, num_rows, stream);
-    attend(static_cast<std::int32_t>(i), in, view, stream);
-    add_product(attended_, layer.output, num_rows, {layer.feed_norm, layer.gates}, stream);
+    if (config_.layers[i] == layer_kind::state) {
+      advance_states(i, in, stream);
+    } else {
+      attend(i, in, stream);
+    }
+    add_product({attended_, layer.output, layer.output_norm}, num_rows, {layer.feed_norm, layer.gates}, stream);
     multiply_gates(layer, num_rows, stream);
+    const auto last = addition{gated_, layer.down, layer.down_norm};
     if (i + 1 < weights_.layers.size()) {
       const auto& next = weights_.layers[i + 1];
-      add_product(gated_, layer.down, num_rows, {next.norm, next.projections}, stream);
+      add_product(last, num_rows, {next.norm, next.projections}, stream);
     } else if (in.num_wanted == num_rows) {
       // Wanted rows ascend, so that all of them are rows 0, 1 and so on.
-      add_product(gated_, layer.down, num_rows, {weights_.norm, head}, stream);
+      add_product(last, num_rows, {weights_.norm, head}, stream);
     } else {
-      add_product(gated_, layer.down, num_rows, stream);
+      add_product(last, num_rows, stream);
     }
   }
   if (in.num_wanted == 0) {
@@ -104,9 +114,8 @@ void model<Element>::enqueue(const step_inputs& in, const pagedkv::block_storage
 template <class Element>
 void model<Element>::normalize(std::size_t count, const std::int32_t* rows, const device_array<float>& weights,
                                runtime::stream stream) {
-  const auto lanes = std::clamp((config_.hidden / 4 + 63) / 64 * 64, 64, row_workgroup_size);
-  start<normalize_rows<Element>>({extent_of(count), extent_of(lanes)}, stream, hidden_.data(), rows, weights.data(),
-                                 config_.norm_epsilon, config_.hidden, normed_.data());
+  start<normalize_rows<Element>>({extent_of(count), lanes_of_row(config_.hidden)}, stream, hidden_.data(), rows,
+                                 weights.data(), config_.norm_epsilon, config_.hidden, normed_.data());
   num_parts_ = 0;
 }
 
@@ -124,8 +133,14 @@ void model<Element>::normalize_heads_of(const layer_weights<Element>& layer, std
 }
 
 template <class Element>
-void model<Element>::attend(std::int32_t index, const step_inputs& in, const pagedkv::block_storage_view& view,
-                            runtime::stream stream) {
+void model<Element>::attend(std::size_t layer, const step_inputs& in, runtime::stream stream) {
+  multiply(weights_.layers[layer].projections, in.num_tokens, projected_.data(), stream);
+  normalize_heads_of(weights_.layers[layer], in.num_tokens, stream);
+  const auto [group, index] = places_[layer];
+  const auto& [view, window, slots, batch] = in.groups[group];
+  const bool is_full = config_.layers[layer] == layer_kind::full;
+  const auto& angles = is_full ? full_angles_ : window_angles_;
+  const auto& rotation = is_full ? config_.full_rotation : config_.window_rotation;
   const auto stride = static_cast<std::int64_t>(sizes_.projected());
   const auto heads_at = [&](std::size_t first, std::int32_t count) {
     return pagedkv::token_rows<number>{
@@ -135,29 +150,60 @@ void model<Element>::attend(std::int32_t index, const step_inputs& in, const pag
   const auto queries = heads_at(0, config_.num_heads);
   const auto keys = heads_at(sizes_.queries, config_.num_kv_heads);
   const auto values = heads_at(sizes_.queries + sizes_.keys, config_.num_kv_heads);
-  const auto table = kernels::rope_table{angles_.data(), config_.context,
-                                         static_cast<std::int32_t>(2 * config_.full_rotation.frequencies.size())};
+  const auto table = kernels::rope_table{angles.data(), config_.context,
+                                         static_cast<std::int32_t>(2 * rotation.frequencies.size())};
   hip::rope_append<Element, Element, kernels::rope_pairing::halves>(
-      view, index, in.slots, keys, values, in.positions, table, {queries, queries, config_.num_heads}, stream)
+      view, index, slots, keys, values, in.positions, table, {queries, queries, config_.num_heads}, stream)
       .value();
-  hip::attend<Element, Element>(view, index, in.batch, queries,
+  hip::attend<Element, Element>(view, index, batch, queries,
                                 {{attended_.data(), static_cast<std::int64_t>(sizes_.queries), config_.head_dim,
                                   queries.num_tokens, config_.num_heads, config_.head_dim},
                                  nullptr},
-                                {.scale = config_.attention_scale}, stream)
+                                {.scale = config_.attention_scale, .window = window}, stream)
       .value();
+}
+
+template <class Element>
+void model<Element>::advance_states(std::size_t layer, const step_inputs& in, runtime::stream stream) {
+  const auto& matrices = weights_.layers[layer];
+  const auto& weights = matrices.state;
+  multiply(matrices.projections, in.num_tokens, of_states_.data(), stream);
+  const auto rows = state_rows{
+      .sizes = config_.state,
+      .starts = in.starts,
+      .positions = in.positions.data(),
+      .states = in.states + static_cast<std::size_t>(places_[layer].index) * in.num_rows,
+      .projected = of_states_.data(),
+      .convolved = convolved_.data(),
+      .results = of_sums_.data(),
+  };
+  const auto grid = [&](std::size_t count, std::int32_t each) {
+    return kernels::launch_shape{{static_cast<std::uint32_t>((static_cast<std::int32_t>(count) + each - 1) / each),
+                                  static_cast<std::uint32_t>(in.num_rows)},
+                                 {workgroup_size}};
+  };
+  const auto* const bias = weights.convolution_bias.size() == 0 ? nullptr : weights.convolution_bias.data();
+  start<convolve<Element>>(grid(sizes_.channels, workgroup_size), stream, rows,
+                           convolution_weights{weights.convolution.data(), bias});
+  start<advance_sums<Element>>(grid(sizes_.inner, workgroup_size / device_.wave_size), stream, rows,
+                               sum_weights{weights.step_bias.data(), weights.decay.data(), weights.skip.data()});
+  start<gate_results<Element>>({{static_cast<std::uint32_t>(in.num_tokens),
+                                 static_cast<std::uint32_t>(config_.state.num_groups)},
+                                {workgroup_size}},
+                               stream, rows, static_cast<const float*>(weights.norm.data()), config_.norm_epsilon,
+                               attended_.data());
 }
 
 template <class Element>
 void model<Element>::multiply_gates(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream) {
   const auto width = config_.intermediate;
-  if (!multiply_few(prepared_rows(num_rows), layer.gates, gated_pairs<Element>{gated_.data(), width}, stream)) {
+  if (!multiply_few(prepared_rows(num_rows), layer.gates, gated_pairs<Element>{gated_.data(), width, config_.gelu}, stream)) {
     multiply(layer.gates, num_rows, gates_.data(), stream);
     const auto each = workgroup_size * kernels::numbers_in_vector<number>;
     start<apply_gates<Element>>(
         {{static_cast<std::uint32_t>((width + each - 1) / each), static_cast<std::uint32_t>(num_rows)},
          {workgroup_size}},
-        stream, gates_.data(), width, gated_.data());
+        stream, gates_.data(), width, config_.gelu, gated_.data());
   }
 }
 
@@ -165,10 +211,15 @@ template <class Element>
 template <class Number>
 void model<Element>::multiply(const device_array<number>& weights, std::size_t num_rows, Number* result,
                               runtime::stream stream) {
+  multiply(prepared_rows(num_rows), weights, config_.hidden, result, stream);
+}
+
+template <class Element>
+template <class Number>
+void model<Element>::multiply(const step_rows<Element>& rows, const device_array<number>& weights, std::int32_t num_in,
+                              Number* result, runtime::stream stream) {
   using stored = std::conditional_t<std::is_same_v<Number, float>, pagedkv::float32, Element>;
-  const auto num_in = config_.hidden;
   const auto num_out = rows_of_matrix(weights, num_in);
-  const auto rows = prepared_rows(num_rows);
   if (!multiply_few(rows, weights, stored_pairs<stored, Number>{result, num_out}, stream)) {
     blas_.enqueue(product<Element, Number>{rows.numbers, weights.data(), result, rows.num_rows, num_in, num_out},
                   stream);
@@ -176,23 +227,32 @@ void model<Element>::multiply(const device_array<number>& weights, std::size_t n
 }
 
 template <class Element>
-void model<Element>::add_product(const device_array<number>& rows, const device_array<number>& weights,
-                                 std::size_t num_rows, runtime::stream stream) {
+void model<Element>::add_product(const addition& of, std::size_t num_rows, runtime::stream stream) {
+  const auto& [rows, weights, norm] = of;
   const auto num_out = config_.hidden;
+  const auto num_in = rows_of_matrix(weights, num_out);
   const auto of_step = step_rows<Element>{rows.data(), static_cast<std::int32_t>(num_rows)};
-  if (!multiply_few(of_step, weights, added_pairs{hidden_.data(), num_out}, stream)) {
-    blas_.enqueue(product<Element, float>{rows.data(), weights.data(), hidden_.data(), of_step.num_rows,
-                                          rows_of_matrix(weights, num_out), num_out, true},
+  if (norm.size() > 0) {
+    multiply(of_step, weights, num_in, added_.data(), stream);
+    start<add_normalized_rows<Element>>({extent_of(num_rows), lanes_of_row(num_out)}, stream,
+                                        static_cast<const float*>(added_.data()), norm.data(), config_.norm_epsilon,
+                                        num_out, hidden_.data());
+  } else if (!multiply_few(of_step, weights, added_pairs{hidden_.data(), num_out}, stream)) {
+    blas_.enqueue(product<Element, float>{rows.data(), weights.data(), hidden_.data(), of_step.num_rows, num_in,
+                                          num_out, true},
                   stream);
   }
 }
 
 template <class Element>
-void model<Element>::add_product(const device_array<number>& rows, const device_array<number>& weights,
-                                 std::size_t num_rows, const following_product& next, runtime::stream stream) {
+void model<Element>::add_product(const addition& of, std::size_t num_rows, const following_product& next,
+                                 runtime::stream stream) {
+  const auto& [rows, weights, norm] = of;
   const auto width = config_.hidden;
   if constexpr (multiplies_tiles<Element>) {
-    if (takes_tiles(num_rows, weights, rows_of_matrix(weights, width)) && takes_tiles(num_rows, next.weights, width)) {
+    const bool takes_both = takes_tiles(num_rows, weights, rows_of_matrix(weights, width)) &&
+                            takes_tiles(num_rows, next.weights, width);
+    if (norm.size() == 0 && takes_both) {
       const auto pairs =
           added_and_weighted_pairs<Element>{hidden_.data(), width, next.norm.data(), normed_.data(), squares_.data()};
       start_tiles({rows.data(), static_cast<std::int32_t>(num_rows)}, weights, pairs, stream);
@@ -200,7 +260,7 @@ void model<Element>::add_product(const device_array<number>& rows, const device_
       return;
     }
   }
-  add_product(rows, weights, num_rows, stream);
+  add_product(of, num_rows, stream);
   normalize(num_rows, nullptr, next.norm, stream);
 }
 

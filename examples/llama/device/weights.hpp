@@ -19,19 +19,33 @@
 
 namespace llama::device {
 
-/// The weights of a layer. Matrices that multiply the same rows are one: queries, keys and values; gate and up.
+/// The weights of a layer with a recurrent state, beside its matrices.
+struct state_weights {
+  device_array<float> convolution;       // [channel][kernel]
+  device_array<float> convolution_bias;  // [channel]; empty in a model without
+  device_array<float> step_bias;         // [head]
+  device_array<float> decay;             // [head]
+  device_array<float> skip;              // [head]
+  device_array<float> norm;              // [inner]
+};
+
+/// The weights of a layer. Matrices that multiply the same rows are one: queries, keys and values; gate and up. Norms
+/// that a model has not are empty.
 template <class Element>
 struct layer_weights {
   using matrix = device_array<storage_of<Element>>;
 
   device_array<float> norm;
-  matrix projections;              // [(heads + 2 * KV heads) * head dim][hidden]
-  device_array<float> query_norm;  // empty in a model without
+  matrix projections;  // [(heads + 2 * KV heads) * head dim][hidden]; with a state [inner + channels + heads][hidden]
+  device_array<float> query_norm;
   device_array<float> key_norm;
-  matrix output;  // [hidden][heads * head dim]
+  state_weights state;              // of a layer with one
+  matrix output;                    // [hidden][heads * head dim]; with a state [hidden][inner]
+  device_array<float> output_norm;  // behind that product
   device_array<float> feed_norm;
-  matrix gates;  // [2 * intermediate][hidden]
-  matrix down;   // [hidden][intermediate]
+  matrix gates;                   // [2 * intermediate][hidden]
+  matrix down;                    // [hidden][intermediate]
+  device_array<float> down_norm;  // behind that product
 };
 
 template <class Element>
@@ -55,13 +69,20 @@ struct model_weights {
 /// Numbers of a model's matrices.
 struct matrix_sizes {
   std::size_t hidden, queries, keys, intermediate, vocabulary;
+  std::size_t inner = 0, channels = 0, of_state = 0;  // of a token in layers with a state; the last of its projection
 
   explicit matrix_sizes(const model_config& config)
       : hidden(static_cast<std::size_t>(config.hidden)),
         queries(static_cast<std::size_t>(config.num_heads) * static_cast<std::size_t>(config.head_dim)),
         keys(static_cast<std::size_t>(config.num_kv_heads) * static_cast<std::size_t>(config.head_dim)),
         intermediate(static_cast<std::size_t>(config.intermediate)),
-        vocabulary(static_cast<std::size_t>(config.vocabulary)) {}
+        vocabulary(static_cast<std::size_t>(config.vocabulary)) {
+    if (config.has(layer_kind::state)) {
+      inner = static_cast<std::size_t>(config.state.inner());
+      channels = static_cast<std::size_t>(config.state.channels());
+      of_state = inner + channels + static_cast<std::size_t>(config.state.num_heads);
+    }
+  }
 
   /// Numbers of a token in the products of queries, keys and values.
   [[nodiscard]] std::size_t projected() const noexcept { return queries + 2 * keys; }
@@ -80,9 +101,9 @@ class weight_reader {
     if (!config_.tied_embeddings) {
       made.head = matrix({{"lm_head", sizes_.vocabulary}}, sizes_.hidden);
     }
-    made.norm = norm("model.norm", sizes_.hidden);
+    made.norm = norm(is(architecture::bamba) ? "model.final_layernorm" : "model.norm", sizes_.hidden);
     for (auto i = std::size_t{0}; i < config_.layers.size(); ++i) {
-      made.layers.push_back(read_layer("model.layers." + std::to_string(i) + "."));
+      made.layers.push_back(read_layer("model.layers." + std::to_string(i) + ".", config_.layers[i]));
     }
     return made;
   }
@@ -93,11 +114,32 @@ class weight_reader {
     std::size_t num_out;
   };
 
-  [[nodiscard]] layer_weights<Element> read_layer(const std::string& prefix) const {
-    const auto attention = prefix + "self_attn.";
-    const auto feed = prefix + "mlp.";
+  [[nodiscard]] bool is(architecture kind) const noexcept { return config_.kind == kind; }
+
+  [[nodiscard]] layer_weights<Element> read_layer(const std::string& prefix, layer_kind kind) const {
+    const auto feed = prefix + (is(architecture::bamba) ? "feed_forward." : "mlp.");
     auto made = layer_weights<Element>{};
     made.norm = norm(prefix + "input_layernorm", sizes_.hidden);
+    if (kind == layer_kind::state) {
+      add_state(prefix + "mamba.", made);
+    } else {
+      add_attention(prefix + "self_attn.", made);
+    }
+    if (is(architecture::gemma_3)) {
+      made.output_norm = norm(prefix + "post_attention_layernorm", sizes_.hidden);
+      made.feed_norm = norm(prefix + "pre_feedforward_layernorm", sizes_.hidden);
+      made.down_norm = norm(prefix + "post_feedforward_layernorm", sizes_.hidden);
+    } else {
+      made.feed_norm =
+          norm(prefix + (is(architecture::bamba) ? "pre_ff_layernorm" : "post_attention_layernorm"), sizes_.hidden);
+    }
+    made.gates =
+        matrix({{feed + "gate_proj", sizes_.intermediate}, {feed + "up_proj", sizes_.intermediate}}, sizes_.hidden);
+    made.down = matrix({{feed + "down_proj", sizes_.hidden}}, sizes_.intermediate);
+    return made;
+  }
+
+  void add_attention(const std::string& attention, layer_weights<Element>& made) const {
     made.projections = matrix({{attention + "q_proj", sizes_.queries},
                                {attention + "k_proj", sizes_.keys},
                                {attention + "v_proj", sizes_.keys}},
@@ -107,11 +149,21 @@ class weight_reader {
       made.key_norm = norm(attention + "k_norm", static_cast<std::size_t>(config_.head_dim));
     }
     made.output = matrix({{attention + "o_proj", sizes_.hidden}}, sizes_.queries);
-    made.feed_norm = norm(prefix + "post_attention_layernorm", sizes_.hidden);
-    made.gates =
-        matrix({{feed + "gate_proj", sizes_.intermediate}, {feed + "up_proj", sizes_.intermediate}}, sizes_.hidden);
-    made.down = matrix({{feed + "down_proj", sizes_.hidden}}, sizes_.intermediate);
-    return made;
+  }
+
+  void add_state(const std::string& mamba, layer_weights<Element>& made) const {
+    const auto& sizes = config_.state;
+    made.projections = matrix({{mamba + "in_proj", sizes_.of_state}}, sizes_.hidden);
+    made.output = matrix({{mamba + "out_proj", sizes_.hidden}}, sizes_.inner);
+    auto& state = made.state;
+    state.convolution = take(mamba + "conv1d.weight", {sizes.channels(), 1, sizes.kernel});
+    if (files_.contains(mamba + "conv1d.bias")) {
+      state.convolution_bias = take(mamba + "conv1d.bias", {sizes.channels()});
+    }
+    state.step_bias = take(mamba + "dt_bias", {sizes.num_heads});
+    state.decay = take(mamba + "A_log", {sizes.num_heads});
+    state.skip = take(mamba + "D", {sizes.num_heads});
+    state.norm = norm(mamba + "norm", sizes_.inner);
   }
 
   /// Matrices one below the other.
@@ -148,9 +200,18 @@ class weight_reader {
                            [](float number) { return Element::encode(number, 1); });
   }
 
+  /// Gemma's files have weights of norms less one.
   [[nodiscard]] device_array<float> norm(const std::string& name, std::size_t size) const {
-    const auto taken = files_.take(name + ".weight", {static_cast<std::int64_t>(size)});
-    return uploaded(std::vector(taken.numbers().begin(), taken.numbers().end()));
+    return take(name + ".weight", {static_cast<std::int64_t>(size)}, is(architecture::gemma_3) ? 1.0F : 0.0F);
+  }
+
+  /// A tensor in float32, with `added` in each number.
+  [[nodiscard]] device_array<float> take(const std::string& name, const std::vector<std::int64_t>& shape,
+                                         float added = 0) const {
+    const auto taken = files_.take(name, shape);
+    auto sums = std::vector<float>{};
+    std::ranges::transform(taken.numbers(), std::back_inserter(sums), [&](float number) { return number + added; });
+    return uploaded(sums);
   }
 
   template <class T>
