@@ -72,6 +72,8 @@ struct model_config {
   [[nodiscard]] static model_config parse(const nlohmann::json& from);
 
   [[nodiscard]] bool has(layer_kind wanted) const noexcept;
+  /// Whether every layer attends to all tokens.
+  [[nodiscard]] bool attends_to_all() const noexcept { return !has(layer_kind::window) && !has(layer_kind::state); }
   /// Whether queries and keys are normalised, head by head.
   [[nodiscard]] bool normalizes_heads() const noexcept {
     return kind == architecture::qwen_3 || kind == architecture::gemma_3;

@@ -25,8 +25,7 @@ std::unique_ptr<engine> make_engine(model& with, const engine_sizes& sizes, stor
   if (tiers.host_blocks > 0 || !tiers.file.empty() || !tiers.remote.empty()) {
     return make_tiered_engine(with, sizes, stored, tiers);
   }
-  const bool layers_differ = with.config().has(layer_kind::window) || with.config().has(layer_kind::state);
-  if (stored == stored_as::float32 && !layers_differ) {
+  if (stored == stored_as::float32 && with.config().attends_to_all()) {
     return make_without_tiers<pagedkv::kv_cache<pagedkv::float32>>(with, sizes, tiers.model);
   }
   return with_cache(stored, [&]<class Cache>(std::type_identity<Cache>) {

@@ -831,7 +831,7 @@ class engine_of final : public engine {
   bool overlaps_ = sizes_.overlaps && sizes_.num_drafts == 0 && !model_.config().has(layer_kind::state);
   bool has_trees_ = memory_type::takes_trees && sizes_.num_branches > 1 && !model_.config().has(layer_kind::window);
   bool has_states_ = model_.config().has(layer_kind::state);
-  bool commits_early_ = !has_states_ && !model_.config().has(layer_kind::window) && !has_tiers<Cache>;
+  bool commits_early_ = model_.config().attends_to_all() && !has_tiers<Cache>;
 
   std::list<row> all_;
   std::list<row*> running_;

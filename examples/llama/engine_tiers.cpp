@@ -20,10 +20,10 @@ namespace {
 using files_tier = pagedkv::basic_file_tier<pagedkv::thread_files>;
 using store_tier = pagedkv::remote_tier<pagedkv::redis_client>;
 
-template <class... Slower>
+template <class Groups, class... Slower>
 [[nodiscard]] std::unique_ptr<engine> make_with_tiers(model& with, const engine_sizes& sizes, const tier_sizes& tiers,
                                                       Slower... slower) {
-  using cache = pagedkv::tiered_cache<pagedkv::float32, Slower...>;
+  using cache = pagedkv::tiered_cache<Groups, pagedkv::float32, Slower...>;
   auto chosen = pagedkv::tier_config{};
   chosen.model = tiers.model;
   chosen.write = pagedkv::write_policy::through;  // so that a restart finds what was never evicted
@@ -36,8 +36,8 @@ template <class... Slower>
 }
 
 void check_tiers(const model_config& model, stored_as stored, const tier_sizes& tiers) {
-  if (model.has(layer_kind::window) || model.has(layer_kind::state)) {
-    throw std::invalid_argument("tiers stand behind layers that attend to all tokens; this model has others");
+  if (!model.attends_to_all() && !tiers.remote.empty()) {
+    throw std::invalid_argument("stores are asked for layers that attend to all tokens; this model has others");
   }
   if (stored != stored_as::float32) {
     throw std::invalid_argument("tiers of this program hold float32");
@@ -47,26 +47,35 @@ void check_tiers(const model_config& model, stored_as stored, const tier_sizes& 
   }
 }
 
+template <class Groups>
+[[nodiscard]] std::unique_ptr<engine> make_for(model& with, const engine_sizes& sizes, const tier_sizes& tiers) {
+  using cache = pagedkv::tiered_cache<Groups, pagedkv::float32>;
+  const auto format = cache::format_of(config_of<cache>(with.config(), sizes), tiers.model);
+  const auto files = [&] { return files_tier::create({tiers.file}, tiers.file_bytes, format).value(); };
+  if constexpr (!cache::layers_differ) {
+    const auto store = [&] {
+      const auto parsed = pagedkv::parse_redis_url(tiers.remote);
+      if (!parsed) {
+        throw std::invalid_argument(parsed.error().message());
+      }
+      return store_tier(pagedkv::redis_client(*parsed), format);
+    };
+    if (!tiers.remote.empty()) {
+      return tiers.file.empty() ? make_with_tiers<Groups>(with, sizes, tiers, store())
+                                : make_with_tiers<Groups>(with, sizes, tiers, files(), store());
+    }
+  }
+  return tiers.file.empty() ? make_with_tiers<Groups>(with, sizes, tiers)
+                            : make_with_tiers<Groups>(with, sizes, tiers, files());
+}
+
 }  // namespace
 
 std::unique_ptr<engine> make_tiered_engine(model& with, const engine_sizes& sizes, stored_as stored,
                                            const tier_sizes& tiers) {
   check_tiers(with.config(), stored, tiers);
-  using cache = pagedkv::tiered_cache<pagedkv::float32>;
-  const auto format = cache::format_of(config_of<cache>(with.config(), sizes), tiers.model);
-  const auto files = [&] { return files_tier::create({tiers.file}, tiers.file_bytes, format).value(); };
-  const auto store = [&] {
-    const auto parsed = pagedkv::parse_redis_url(tiers.remote);
-    if (!parsed) {
-      throw std::invalid_argument(parsed.error().message());
-    }
-    return store_tier(pagedkv::redis_client(*parsed), format);
-  };
-  if (tiers.remote.empty()) {
-    return tiers.file.empty() ? make_with_tiers(with, sizes, tiers) : make_with_tiers(with, sizes, tiers, files());
-  }
-  return tiers.file.empty() ? make_with_tiers(with, sizes, tiers, store())
-                            : make_with_tiers(with, sizes, tiers, files(), store());
+  return with.config().attends_to_all() ? make_for<pagedkv::one_group>(with, sizes, tiers)
+                                        : make_for<pagedkv::layer_groups>(with, sizes, tiers);
 }
 
 }  // namespace llama

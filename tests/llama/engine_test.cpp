@@ -277,9 +277,10 @@ TEST_CASE("the trained model gives the answers that transformers gives", "[llama
 }
 
 TEST_CASE("what the pool evicts comes back from host memory", "[llama]") {
-  const auto& model = reference_of("llama");
+  const auto& model = GENERATE(from_range(references()));
+  CAPTURE(model.name);
   const auto sizes = engine_sizes{.block_size = 8, .num_blocks = 40, .token_budget = 64};
-  const auto engine = make_engine(loaded("llama"), sizes, stored_as::float32, {.host_blocks = 400});
+  const auto engine = make_engine(loaded(model.name), sizes, stored_as::float32, {.host_blocks = 400});
   check_tokens(*engine, model);
   const auto cached = engine->statistics().cached_tokens;
   check_tokens(*engine, model);
@@ -292,18 +293,19 @@ TEST_CASE("what the pool evicts comes back from host memory", "[llama]") {
 }
 
 TEST_CASE("a restart finds in a file what was cached, and generates the same tokens", "[llama]") {
-  const auto& model = reference_of("llama");
-  const auto folder = model_folder(reference_of("llama"));
+  const auto& model = GENERATE(from_range(references()));
+  CAPTURE(model.name);
+  const auto folder = model_folder(model);
   const auto tiers = tier_sizes{.host_blocks = 64,
                                 .file = folder.path() / "blocks",
-                                .file_bytes = 1 << 20,
+                                .file_bytes = 1 << 24,
                                 .model = "the model of reference.json"};
   const auto sizes = engine_sizes{.block_size = 8, .num_blocks = 200, .token_budget = 64};
   {
-    const auto engine = make_engine(loaded("llama"), sizes, stored_as::float32, tiers);
+    const auto engine = make_engine(loaded(model.name), sizes, stored_as::float32, tiers);
     check_tokens(*engine, model);
   }
-  const auto engine = make_engine(loaded("llama"), sizes, stored_as::float32, tiers);
+  const auto engine = make_engine(loaded(model.name), sizes, stored_as::float32, tiers);
   check_tokens(*engine, model);
   auto in_blocks = std::int64_t{0};
   for (const auto& each : model.cases) {
@@ -315,7 +317,7 @@ TEST_CASE("a restart finds in a file what was cached, and generates the same tok
   }
   auto other = tiers;
   other.model = "another one";
-  CHECK_THROWS(make_engine(loaded("llama"), sizes, stored_as::float32, other));
+  CHECK_THROWS(make_engine(loaded(model.name), sizes, stored_as::float32, other));
 }
 
 TEST_CASE("an engine finds in a store what another one computed", "[llama]") {
@@ -411,8 +413,9 @@ TEST_CASE("tiers are refused where they cannot stand", "[llama]") {
   CHECK_THROWS_AS(make_engine(loaded("llama"), {}, stored_as::float32, {.host_blocks = 1, .remote = "store"}),
                   std::invalid_argument);
   const auto tiers = tier_sizes{.host_blocks = 64};
-  CHECK_THROWS_WITH(make_engine(loaded("gemma3"), {}, stored_as::float32, tiers),
-                    "tiers stand behind layers that attend to all tokens; this model has others");
+  CHECK_THROWS_WITH(
+      make_engine(loaded("gemma3"), {}, stored_as::float32, {.host_blocks = 64, .remote = "redis://127.0.0.1:1"}),
+      "stores are asked for layers that attend to all tokens; this model has others");
   CHECK_THROWS_WITH(make_engine(loaded("llama"), {}, stored_as::int8, tiers), "tiers of this program hold float32");
   CHECK_THROWS_WITH(make_engine(loaded("llama"), {}, stored_as::float32, {.file = "blocks"}),
                     "files and stores are read and written through host memory, which needs blocks");
