@@ -58,6 +58,25 @@ TEST_CASE("a hit may end inside a block of a group, which is then copied", "[gro
   e.check(branch);
 }
 
+TEST_CASE("an append inside a block that a pin took since the last one copies it", "[group_cache]") {
+  auto e = plain{config_of({full, window})};
+  REQUIRE(e.cache.plan().groups[0].block_size == 16);
+  const auto id = e.create(counted(24)).value();
+  e.compute(id);
+  REQUIRE(e.append(id, counted(1, 100)));
+  e.compute(id);
+  const auto before = e.table(0, id);
+  const auto pinned = e.cache.pin(counted(24)).value();
+  CHECK(pinned.num_tokens == 24);
+  REQUIRE(e.append(id, counted(1, 101)));
+  CHECK(e.table(0, id).front() == before.front());
+  CHECK(e.table(0, id).back() != before.back());
+  e.compute(id);
+  e.check(id);
+  REQUIRE(e.cache.unpin(pinned.id).has_value());
+  CHECK(e.cache.check_invariants() == std::vector<std::string>{});
+}
+
 TEST_CASE("a slot mapping outside of the sequence is refused", "[group_cache]") {
   auto e = plain{config_of({full, window})};
   const auto id = e.create(counted(30)).value();

@@ -9,6 +9,7 @@
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -185,5 +186,22 @@ TEST_CASE("blocks of a range stay longer in every group", "[group_cache]") {
   CHECK(e.cache.find_prefix(text_of(1)) == 0);
   const auto again = e.create(text_of(0)).value();
   e.check(again);
+  CHECK(e.cache.check_invariants() == std::vector<std::string>{});
+}
+
+TEST_CASE("a saved state has the range of the last token that it holds", "[group_cache]") {
+  const auto end_of_range = GENERATE(44, 43);
+  CAPTURE(end_of_range);
+  auto e = engine<group_cache<float32, priority>>{config_of({full, state}, 60)};
+  const auto text_of = [](int i) { return counted(48, 1000 * i); };
+  auto important = sequence_options{.priority = 10};
+  important.ranges[0] = {0, end_of_range, {90, 0}};
+  for (auto i = 0; i < 30; ++i) {
+    const auto id = e.create(text_of(i), i == 0 ? important : sequence_options{}).value();
+    e.compute(id);
+    e.release(id);
+  }
+  REQUIRE(e.cache.statistics().evictions > 0);
+  CHECK(e.cache.find_prefix(text_of(0)) == (end_of_range == 44 ? 44 : 0));  // without the state nothing is found
   CHECK(e.cache.check_invariants() == std::vector<std::string>{});
 }

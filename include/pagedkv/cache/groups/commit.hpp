@@ -296,11 +296,11 @@ template <layered State>
   if (publishes) {
     publish_up_to(state, s, num_tokens);
   }
+  note();
   if (saves && !s.saved.empty()) {
     const auto published = static_cast<std::int64_t>(s.num_nodes) * state.granularity() == num_tokens;
     attach_copied_state(state, s, with_state, s.saved, published ? s.tail.node : no_node);
   }
-  note();
   drop_behind_windows(state, s, num_tokens);
   find_room(state, s);
   return {};
