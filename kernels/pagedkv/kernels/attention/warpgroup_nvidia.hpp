@@ -57,145 +57,76 @@ inline constexpr unsigned next_rows = 2048;
 
   #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
 
+  // The sums of a product as operands of its instruction: their names in its text, and the registers.
+  #define PAGEDKV_NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+  #define PAGEDKV_NAMES_32 PAGEDKV_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+  #define PAGEDKV_NAMES_64 \
+    PAGEDKV_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+                     "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+  #define PAGEDKV_SUMS_4(i) "+f"(into[i]), "+f"(into[(i) + 1]), "+f"(into[(i) + 2]), "+f"(into[(i) + 3])
+  #define PAGEDKV_SUMS_16(i) \
+    PAGEDKV_SUMS_4(i), PAGEDKV_SUMS_4((i) + 4), PAGEDKV_SUMS_4((i) + 8), PAGEDKV_SUMS_4((i) + 12)
+  #define PAGEDKV_SUMS_32(i) PAGEDKV_SUMS_16(i), PAGEDKV_SUMS_16((i) + 16)
+  #define PAGEDKV_SUMS_64(i) PAGEDKV_SUMS_32(i), PAGEDKV_SUMS_32((i) + 32)
+
+  // A product with `size` sums of each lane: `accumulate` and `factors` are the text's names of the other operands,
+  // which follow the text.
+  #define PAGEDKV_MULTIPLY_TYPE(type, shape, size, accumulate, factors, ...) \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, " accumulate ", 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
+                 "." type " {" PAGEDKV_NAMES_##size "}, " factors ";}" \
+                 : PAGEDKV_SUMS_##size(0) \
+                 : __VA_ARGS__)
+  #define PAGEDKV_MULTIPLY(...) \
+    if constexpr (is_bfloat16<Number>) { \
+      PAGEDKV_MULTIPLY_TYPE("bf16", __VA_ARGS__); \
+    } else { \
+      PAGEDKV_MULTIPLY_TYPE("f16", __VA_ARGS__); \
+    }
+
 /// Adds 64 x 16 by 16 x 32 numbers of shared memory, asynchronously; without `accumulate`, replaces the sums.
 /// `Transposed`: rows of the second factor are its 16, not its 32.
 template <class Number, bool Transposed>
 PAGEDKV_DEVICE void multiply_64x32(float (&into)[16], std::uint64_t a, std::uint64_t b, int accumulate) {
-  #define PAGEDKV_MULTIPLY(type) \
-  asm volatile( \
-      "{.reg .pred p; setp.ne.b32 p, %18, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {" \
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15" \
-      "}, %16, %17, p, 1, 1, 0, %19;}" \
-      : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3]), \
-        "+f"(into[4]), "+f"(into[5]), "+f"(into[6]), "+f"(into[7]), \
-        "+f"(into[8]), "+f"(into[9]), "+f"(into[10]), "+f"(into[11]), \
-        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]) \
-      : "l"(a), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
-  if constexpr (is_bfloat16<Number>) {
-    PAGEDKV_MULTIPLY("bf16");
-  } else {
-    PAGEDKV_MULTIPLY("f16");
-  }
-  #undef PAGEDKV_MULTIPLY
+  PAGEDKV_MULTIPLY("m64n32k16", 16, "%18", "%16, %17, p, 1, 1, 0, %19", "l"(a), "l"(b), "r"(accumulate),
+                   "n"(Transposed ? 1 : 0))
 }
 
 /// Adds 64 x 16 numbers in registers by 16 x 32 of shared memory.
 template <class Number, bool Transposed>
 PAGEDKV_DEVICE void multiply_64x32(float (&into)[16], const lane_word (&a)[4], std::uint64_t b, int accumulate) {
-  #define PAGEDKV_MULTIPLY(type) \
-  asm volatile( \
-      "{.reg .pred p; setp.ne.b32 p, %21, 0; wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {" \
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15" \
-      "}, {%16,%17,%18,%19}, %20, p, 1, 1, %22;}" \
-      : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3]), \
-        "+f"(into[4]), "+f"(into[5]), "+f"(into[6]), "+f"(into[7]), \
-        "+f"(into[8]), "+f"(into[9]), "+f"(into[10]), "+f"(into[11]), \
-        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]) \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
-  if constexpr (is_bfloat16<Number>) {
-    PAGEDKV_MULTIPLY("bf16");
-  } else {
-    PAGEDKV_MULTIPLY("f16");
-  }
-  #undef PAGEDKV_MULTIPLY
+  PAGEDKV_MULTIPLY("m64n32k16", 16, "%21", "{%16,%17,%18,%19}, %20, p, 1, 1, %22", "r"(a[0]), "r"(a[1]), "r"(a[2]),
+                   "r"(a[3]), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
 }
 
 /// Adds 64 x 16 by 16 x 128 numbers of shared memory.
 template <class Number, bool Transposed>
 PAGEDKV_DEVICE void multiply_64x128(float (&into)[64], std::uint64_t a, std::uint64_t b, int accumulate) {
-  #define PAGEDKV_MULTIPLY(type) \
-  asm volatile( \
-      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" \
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
-      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63" \
-      "}, %64, %65, p, 1, 1, 0, %67;}" \
-      : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3]), \
-        "+f"(into[4]), "+f"(into[5]), "+f"(into[6]), "+f"(into[7]), \
-        "+f"(into[8]), "+f"(into[9]), "+f"(into[10]), "+f"(into[11]), \
-        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]), \
-        "+f"(into[16]), "+f"(into[17]), "+f"(into[18]), "+f"(into[19]), \
-        "+f"(into[20]), "+f"(into[21]), "+f"(into[22]), "+f"(into[23]), \
-        "+f"(into[24]), "+f"(into[25]), "+f"(into[26]), "+f"(into[27]), \
-        "+f"(into[28]), "+f"(into[29]), "+f"(into[30]), "+f"(into[31]), \
-        "+f"(into[32]), "+f"(into[33]), "+f"(into[34]), "+f"(into[35]), \
-        "+f"(into[36]), "+f"(into[37]), "+f"(into[38]), "+f"(into[39]), \
-        "+f"(into[40]), "+f"(into[41]), "+f"(into[42]), "+f"(into[43]), \
-        "+f"(into[44]), "+f"(into[45]), "+f"(into[46]), "+f"(into[47]), \
-        "+f"(into[48]), "+f"(into[49]), "+f"(into[50]), "+f"(into[51]), \
-        "+f"(into[52]), "+f"(into[53]), "+f"(into[54]), "+f"(into[55]), \
-        "+f"(into[56]), "+f"(into[57]), "+f"(into[58]), "+f"(into[59]), \
-        "+f"(into[60]), "+f"(into[61]), "+f"(into[62]), "+f"(into[63]) \
-      : "l"(a), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
-  if constexpr (is_bfloat16<Number>) {
-    PAGEDKV_MULTIPLY("bf16");
-  } else {
-    PAGEDKV_MULTIPLY("f16");
-  }
-  #undef PAGEDKV_MULTIPLY
+  PAGEDKV_MULTIPLY("m64n128k16", 64, "%66", "%64, %65, p, 1, 1, 0, %67", "l"(a), "l"(b), "r"(accumulate),
+                   "n"(Transposed ? 1 : 0))
 }
 
 /// Adds 64 x 16 numbers in registers by 16 x 64 of shared memory.
 template <class Number, bool Transposed>
 PAGEDKV_DEVICE void multiply_64x64(float (&into)[32], const lane_word (&a)[4], std::uint64_t b, int accumulate) {
-  #define PAGEDKV_MULTIPLY(type) \
-  asm volatile( \
-      "{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" \
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31" \
-      "}, {%32,%33,%34,%35}, %36, p, 1, 1, %38;}" \
-      : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3]), \
-        "+f"(into[4]), "+f"(into[5]), "+f"(into[6]), "+f"(into[7]), \
-        "+f"(into[8]), "+f"(into[9]), "+f"(into[10]), "+f"(into[11]), \
-        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]), \
-        "+f"(into[16]), "+f"(into[17]), "+f"(into[18]), "+f"(into[19]), \
-        "+f"(into[20]), "+f"(into[21]), "+f"(into[22]), "+f"(into[23]), \
-        "+f"(into[24]), "+f"(into[25]), "+f"(into[26]), "+f"(into[27]), \
-        "+f"(into[28]), "+f"(into[29]), "+f"(into[30]), "+f"(into[31]) \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
-  if constexpr (is_bfloat16<Number>) {
-    PAGEDKV_MULTIPLY("bf16");
-  } else {
-    PAGEDKV_MULTIPLY("f16");
-  }
-  #undef PAGEDKV_MULTIPLY
+  PAGEDKV_MULTIPLY("m64n64k16", 32, "%37", "{%32,%33,%34,%35}, %36, p, 1, 1, %38", "r"(a[0]), "r"(a[1]), "r"(a[2]),
+                   "r"(a[3]), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
 }
 
 template <class Number, bool Transposed>
 PAGEDKV_DEVICE void multiply_64x128(float (&into)[64], const lane_word (&a)[4], std::uint64_t b, int accumulate) {
-  #define PAGEDKV_MULTIPLY(type) \
-  asm volatile( \
-      "{.reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" \
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
-      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63" \
-      "}, {%64,%65,%66,%67}, %68, p, 1, 1, %70;}" \
-      : "+f"(into[0]), "+f"(into[1]), "+f"(into[2]), "+f"(into[3]), \
-        "+f"(into[4]), "+f"(into[5]), "+f"(into[6]), "+f"(into[7]), \
-        "+f"(into[8]), "+f"(into[9]), "+f"(into[10]), "+f"(into[11]), \
-        "+f"(into[12]), "+f"(into[13]), "+f"(into[14]), "+f"(into[15]), \
-        "+f"(into[16]), "+f"(into[17]), "+f"(into[18]), "+f"(into[19]), \
-        "+f"(into[20]), "+f"(into[21]), "+f"(into[22]), "+f"(into[23]), \
-        "+f"(into[24]), "+f"(into[25]), "+f"(into[26]), "+f"(into[27]), \
-        "+f"(into[28]), "+f"(into[29]), "+f"(into[30]), "+f"(into[31]), \
-        "+f"(into[32]), "+f"(into[33]), "+f"(into[34]), "+f"(into[35]), \
-        "+f"(into[36]), "+f"(into[37]), "+f"(into[38]), "+f"(into[39]), \
-        "+f"(into[40]), "+f"(into[41]), "+f"(into[42]), "+f"(into[43]), \
-        "+f"(into[44]), "+f"(into[45]), "+f"(into[46]), "+f"(into[47]), \
-        "+f"(into[48]), "+f"(into[49]), "+f"(into[50]), "+f"(into[51]), \
-        "+f"(into[52]), "+f"(into[53]), "+f"(into[54]), "+f"(into[55]), \
-        "+f"(into[56]), "+f"(into[57]), "+f"(into[58]), "+f"(into[59]), \
-        "+f"(into[60]), "+f"(into[61]), "+f"(into[62]), "+f"(into[63]) \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
-  if constexpr (is_bfloat16<Number>) {
-    PAGEDKV_MULTIPLY("bf16");
-  } else {
-    PAGEDKV_MULTIPLY("f16");
-  }
-  #undef PAGEDKV_MULTIPLY
+  PAGEDKV_MULTIPLY("m64n128k16", 64, "%69", "{%64,%65,%66,%67}, %68, p, 1, 1, %70", "r"(a[0]), "r"(a[1]), "r"(a[2]),
+                   "r"(a[3]), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
 }
+
+  #undef PAGEDKV_MULTIPLY
+  #undef PAGEDKV_MULTIPLY_TYPE
+  #undef PAGEDKV_SUMS_64
+  #undef PAGEDKV_SUMS_32
+  #undef PAGEDKV_SUMS_16
+  #undef PAGEDKV_SUMS_4
+  #undef PAGEDKV_NAMES_64
+  #undef PAGEDKV_NAMES_32
+  #undef PAGEDKV_NAMES_16
 
 /// Before products that use registers or shared memory which other instructions wrote.
 PAGEDKV_DEVICE inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
