@@ -150,11 +150,6 @@ PAGEDKV_DEVICE inline void publish_to_products() { asm volatile("fence.proxy.asy
 PAGEDKV_DEVICE inline void copy_chunk(unsigned to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
 }
-PAGEDKV_DEVICE inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int Remaining>
-PAGEDKV_DEVICE void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Remaining) : "memory");
-}
 PAGEDKV_DEVICE inline void put_chunk(unsigned to, const lane_word (&words)[4]) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
                "r"(words[3])
