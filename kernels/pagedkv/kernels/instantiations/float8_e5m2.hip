@@ -1,22 +1,12 @@
 #include <pagedkv/device/attention_numbers.hpp>
 #include <pagedkv/kernels/instantiations/instantiate.hpp>
-#include <pagedkv/policy/element/bfloat16.hpp>
-#include <pagedkv/policy/element/float16.hpp>
-#include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/float8_e5m2.hpp>
 
 // With one scale for all keys of a layer and one for all values. A program whose scales are those of heads, or of
 // tokens and heads, has a file of its own with these macros.
 
-PAGEDKV_INSTANTIATE_ROWS(pagedkv::float8_e5m2, pagedkv::float32)
-PAGEDKV_INSTANTIATE_ROWS(pagedkv::float8_e5m2, pagedkv::float16)
-PAGEDKV_INSTANTIATE_ROWS(pagedkv::float8_e5m2, pagedkv::bfloat16)
+PAGEDKV_INSTANTIATE_ELEMENT(pagedkv::float8_e5m2)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float8_e5m2, pagedkv::float8_e5m2)
-PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float8_e5m2, pagedkv::float32)
-PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float8_e5m2, pagedkv::float16)
-PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float8_e5m2, pagedkv::bfloat16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float32, pagedkv::float8_e5m2)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::float16, pagedkv::float8_e5m2)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::bfloat16, pagedkv::float8_e5m2)
-
-PAGEDKV_INSTANTIATE_ATTENTION(pagedkv::float8_e5m2, pagedkv::hip::attention_numbers)

@@ -47,3 +47,14 @@
   template ::pagedkv::runtime::status pagedkv::kernels::decode_attention<Element, Numbers>(      \
       const ::pagedkv::kernels::attention_call&, const ::pagedkv::attention_plan&, std::int32_t, \
       ::pagedkv::runtime::stream);
+
+/// Every kernel over blocks of `Element`, for rows, queries, outputs and blocks of the numbers of
+/// pagedkv/device/attention_numbers.hpp. That header comes first.
+#define PAGEDKV_INSTANTIATE_ELEMENT(Element)                   \
+  PAGEDKV_INSTANTIATE_ROWS(Element, ::pagedkv::float32)        \
+  PAGEDKV_INSTANTIATE_ROWS(Element, ::pagedkv::float16)        \
+  PAGEDKV_INSTANTIATE_ROWS(Element, ::pagedkv::bfloat16)       \
+  PAGEDKV_INSTANTIATE_CONVERSION(Element, ::pagedkv::float32)  \
+  PAGEDKV_INSTANTIATE_CONVERSION(Element, ::pagedkv::float16)  \
+  PAGEDKV_INSTANTIATE_CONVERSION(Element, ::pagedkv::bfloat16) \
+  PAGEDKV_INSTANTIATE_ATTENTION(Element, ::pagedkv::hip::attention_numbers)
