@@ -37,17 +37,6 @@
   #define PAGEDKV_VNNI_TARGET gnu::target("avx512vnni,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
   #define PAGEDKV_VNNI_INLINE [[PAGEDKV_VNNI_TARGET, gnu::always_inline]] inline
   #define PAGEDKV_VNNI_NOINLINE [[PAGEDKV_VNNI_TARGET, gnu::noinline]] inline
-  #include <pagedkv/host/attention/vectors.inl>
-  #include <pagedkv/host/attention/fetches.inl>
-  #include <pagedkv/host/attention/rows.inl>
-  #include <pagedkv/host/attention/results.inl>
-  #include <pagedkv/host/attention/matrix.inl>
-  #include <pagedkv/host/attention/integers.inl>
-  #include <pagedkv/host/attention/panels.inl>
-  #include <pagedkv/host/attention/tiles.inl>
-  #include <pagedkv/host/attention/worker.inl>
-  #include <pagedkv/host/attention/row_pieces.inl>
-  #include <pagedkv/host/attention/panel_pieces.inl>
   #include <pagedkv/host/attention/pieces.inl>
   #undef PAGEDKV_ISA
   #undef PAGEDKV_LANES
@@ -56,17 +45,6 @@
   #define PAGEDKV_ISA avx2
   #define PAGEDKV_LANES 8
   #define PAGEDKV_TARGET gnu::target("avx2,fma,f16c")
-  #include <pagedkv/host/attention/vectors.inl>
-  #include <pagedkv/host/attention/fetches.inl>
-  #include <pagedkv/host/attention/rows.inl>
-  #include <pagedkv/host/attention/results.inl>
-  #include <pagedkv/host/attention/matrix.inl>
-  #include <pagedkv/host/attention/integers.inl>
-  #include <pagedkv/host/attention/panels.inl>
-  #include <pagedkv/host/attention/tiles.inl>
-  #include <pagedkv/host/attention/worker.inl>
-  #include <pagedkv/host/attention/row_pieces.inl>
-  #include <pagedkv/host/attention/panel_pieces.inl>
   #include <pagedkv/host/attention/pieces.inl>
   #undef PAGEDKV_ISA
   #undef PAGEDKV_LANES
@@ -82,17 +60,6 @@
 #define PAGEDKV_LANES 4
 #define PAGEDKV_INLINE [[gnu::always_inline]] inline
 #define PAGEDKV_NOINLINE [[gnu::noinline]] inline
-#include <pagedkv/host/attention/vectors.inl>
-#include <pagedkv/host/attention/fetches.inl>
-#include <pagedkv/host/attention/rows.inl>
-#include <pagedkv/host/attention/results.inl>
-#include <pagedkv/host/attention/matrix.inl>
-#include <pagedkv/host/attention/integers.inl>
-#include <pagedkv/host/attention/panels.inl>
-#include <pagedkv/host/attention/tiles.inl>
-#include <pagedkv/host/attention/worker.inl>
-#include <pagedkv/host/attention/row_pieces.inl>
-#include <pagedkv/host/attention/panel_pieces.inl>
 #include <pagedkv/host/attention/pieces.inl>
 #undef PAGEDKV_ISA
 #undef PAGEDKV_LANES

@@ -1,5 +1,17 @@
-// The pieces of a plan, for one instruction set; see vectors.inl.
+// The pieces of a plan, and all that they need, for one instruction set; see vectors.inl.
 #if defined(PAGEDKV_ISA)
+
+#include <pagedkv/host/attention/vectors.inl>
+#include <pagedkv/host/attention/fetches.inl>
+#include <pagedkv/host/attention/rows.inl>
+#include <pagedkv/host/attention/results.inl>
+#include <pagedkv/host/attention/matrix.inl>
+#include <pagedkv/host/attention/integers.inl>
+#include <pagedkv/host/attention/panels.inl>
+#include <pagedkv/host/attention/tiles.inl>
+#include <pagedkv/host/attention/worker.inl>
+#include <pagedkv/host/attention/row_pieces.inl>
+#include <pagedkv/host/attention/panel_pieces.inl>
 
 namespace pagedkv::host::attention::PAGEDKV_ISA {
 

@@ -1,8 +1,8 @@
-// Vectors of float32 and functions that attention needs, for one instruction set. `kernels.hpp` includes this file once
-// per instruction set, with PAGEDKV_ISA as its name, PAGEDKV_LANES as its width, and PAGEDKV_INLINE as the attributes
-// of its functions: compilers lower vectors function by function, so each function must name its instruction set.
-// Functions that run once a tile, a row or a piece have those of PAGEDKV_NOINLINE: inlined wherever they are called,
-// they make up more than half of the time to compile.
+// Vectors of float32 and functions that attention needs, for one instruction set. `kernels.hpp` includes `pieces.inl`
+// once per instruction set, with PAGEDKV_ISA as its name, PAGEDKV_LANES as its width, and PAGEDKV_INLINE as the
+// attributes of its functions: compilers lower vectors function by function, so each function must name its instruction
+// set. Functions that run once a tile, a row or a piece have those of PAGEDKV_NOINLINE: inlined wherever they are
+// called, they make up more than half of the time to compile.
 #if defined(PAGEDKV_ISA)
 
 namespace pagedkv::host::attention::PAGEDKV_ISA {
