@@ -1,6 +1,6 @@
-#include "../support/full_numbers.hpp"
 #include "../support/no_chains.hpp"
 #include "../support/stopping_backend.hpp"
+#include "shared_cases.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
@@ -20,11 +20,7 @@
 #include <atomic>
 #include <barrier>
 #include <cstdint>
-#include <functional>
-#include <map>
-#include <numeric>
 #include <random>
-#include <set>
 #include <span>
 #include <thread>
 #include <tuple>
@@ -37,7 +33,7 @@
 namespace {
 
 using namespace pagedkv;
-using test::stopping_backend;
+using namespace pagedkv::test;
 
 using lock_free_cache = kv_cache<float32, lock_free, clock_sweep>;
 using sharded_cache = kv_cache<float32, sharded_mutex>;
@@ -52,28 +48,6 @@ cache_config config_of(std::int32_t num_blocks, std::int32_t block_size, std::in
   config.max_sequences = max_sequences;
   config.hash_seed = 1;
   return config;
-}
-
-std::vector<token> text(std::size_t num_tokens, token first = 0) {
-  auto tokens = std::vector<token>(num_tokens);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-void on_threads(int num_threads, const std::function<void(int)>& body) {
-  auto threads = std::vector<std::jthread>{};
-  for (auto i = 0; i < num_threads; ++i) {
-    threads.emplace_back(body, i);
-  }
-}
-
-template <class Cache>
-void check_idle(Cache& cache) {
-  const auto statistics = cache.statistics();
-  CHECK(statistics.blocks.in_use == 0);
-  CHECK(statistics.blocks.retiring == 0);
-  CHECK(statistics.num_sequences == 0);
-  CHECK(cache.check_invariants() == std::vector<std::string>{});
 }
 
 template <class Pool>
@@ -179,7 +153,7 @@ TEMPLATE_LIST_TEST_CASE("case 4: a block freed twice is freed once, and the seco
   on_threads(2, [&](int thread) {
     for (auto round = 0; round < rounds; ++round) {
       if (thread == 0) {
-        ids[0] = cache.create_sequence(text(5)).value().id;
+        ids[0] = cache.create_sequence(counted(5)).value().id;
       }
       gather.arrive_and_wait();
       const auto released = cache.release(ids[0]);
@@ -204,7 +178,7 @@ TEST_CASE("case 5: a lock-free cache has 70,000 blocks", "[cases]") {
   auto held = std::array<sequence_id, num_threads>{};
   on_threads(num_threads, [&](int thread) {
     held[static_cast<std::size_t>(thread)] =
-        cache.create_sequence(text(static_cast<std::size_t>(num_blocks) / num_threads)).value().id;
+        cache.create_sequence(counted(static_cast<std::size_t>(num_blocks) / num_threads)).value().id;
   });
   auto seen = std::vector<bool>(static_cast<std::size_t>(num_blocks));
   auto table = std::vector<block_id>(static_cast<std::size_t>(num_blocks) / num_threads);
@@ -217,7 +191,7 @@ TEST_CASE("case 5: a lock-free cache has 70,000 blocks", "[cases]") {
     }
   }
   CHECK(num_distinct == num_blocks);
-  CHECK(cache.create_sequence(text(1)).error().code == error_code::capacity_exhausted);
+  CHECK(cache.create_sequence(counted(1)).error().code == error_code::capacity_exhausted);
   on_threads(num_threads, [&](int thread) { cache.release(held[static_cast<std::size_t>(thread)]).value(); });
   CHECK(cache.statistics().blocks == block_counts{.free = num_blocks});
 }
@@ -253,7 +227,7 @@ TEMPLATE_LIST_TEST_CASE("case 6: sixteen threads that ask for more than there is
     const auto own = static_cast<std::size_t>(thread);
     for (auto round = 0; round < rounds; ++round) {
       gather.arrive_and_wait();
-      const auto made = cache.create_sequence(text(share, 1000 * thread));
+      const auto made = cache.create_sequence(counted(share, 1000 * thread));
       was_granted[own] = made.has_value();
       if (made) {
         granted[0][own] = made->id;
@@ -280,9 +254,9 @@ TEMPLATE_LIST_TEST_CASE("case 8: with 99 % pinned, sixteen threads get a block o
   constexpr auto num_blocks = 1'000;
   const auto rounds = testing::full_numbers() ? 100'000 : testing::under_thread_sanitizer ? 100 : 1'000;
   auto cache = TestType{config_of(num_blocks, 1)};
-  const auto first = cache.create_sequence(text(990)).value().id;
+  const auto first = cache.create_sequence(counted(990)).value().id;
   cache.commit(first, 990).value();
-  const auto pinned = cache.pin(text(990)).value();
+  const auto pinned = cache.pin(counted(990)).value();
   REQUIRE(pinned.num_tokens == 990);
   cache.release(first).value();
 
@@ -291,7 +265,7 @@ TEMPLATE_LIST_TEST_CASE("case 8: with 99 % pinned, sixteen threads get a block o
   auto wrong = std::atomic{0};
   on_threads(num_threads, [&](int thread) {
     for (auto round = 0; round < rounds; ++round) {
-      const auto made = cache.create_sequence(text(1, 10'000 + thread));
+      const auto made = cache.create_sequence(counted(1, 10'000 + thread));
       if (made) {
         ++num_granted;
         wrong += ++num_held > num_blocks - 990;
@@ -305,26 +279,9 @@ TEMPLATE_LIST_TEST_CASE("case 8: with 99 % pinned, sixteen threads get a block o
   });
   CHECK(wrong == 0);
   CHECK(num_granted > 0);
-  CHECK(cache.find_prefix(text(991)) == 990);
+  CHECK(cache.find_prefix(counted(991)) == 990);
   cache.unpin(pinned.id).value();
   check_idle(cache);
-}
-
-template <class Cache>
-float key_at(Cache& cache, sequence_id id, std::int64_t position) {
-  auto at = std::array<slot, 1>{};
-  auto key = 0.0F;
-  auto value = 0.0F;
-  cache.slot_mapping(id, position, at).value();
-  cache.read(0, at, {&key, 1, 1, 1, 1, 1}, {&value, 1, 1, 1, 1, 1}).value();
-  return key;
-}
-
-template <class Cache>
-void write_key(Cache& cache, sequence_id id, std::int64_t position, float key) {
-  auto at = std::array<slot, 1>{};
-  cache.slot_mapping(id, position, at).value();
-  cache.write(0, at, {&key, 1, 1, 1, 1, 1}, {&key, 1, 1, 1, 1, 1}).value();
 }
 
 TEMPLATE_LIST_TEST_CASE("case 10: two sequences that append to a shared block get their own bytes", "[cases]", caches) {
@@ -339,7 +296,7 @@ TEMPLATE_LIST_TEST_CASE("case 10: two sequences that append to a shared block ge
     for (auto round = 0; round < rounds; ++round) {
       if (thread == 0) {
         num_copies = cache.statistics().copies;
-        ids[0] = cache.create_sequence(text(2)).value().id;
+        ids[0] = cache.create_sequence(counted(2)).value().id;
         write_key(cache, ids[0], 0, 10.0F);
         write_key(cache, ids[0], 1, 11.0F);
         cache.commit(ids[0], 2).value();
@@ -365,7 +322,7 @@ TEMPLATE_LIST_TEST_CASE("case 10: two sequences that append to a shared block ge
 
   // One after the other, there is one copy under every policy.
   const auto copies_before = cache.statistics().copies;
-  const auto first = cache.create_sequence(text(2)).value().id;
+  const auto first = cache.create_sequence(counted(2)).value().id;
   cache.commit(first, 2).value();
   const auto second = cache.fork(first).value();
   cache.append(first, token{7}).value();
@@ -390,7 +347,7 @@ class served_requests {
     const auto tag = below(2);
     first_ = 1'000 * text_number;
     number_ = static_cast<float>(first_ + 100 * tag);
-    const auto prompt = text(static_cast<std::size_t>(1 + below(20)), first_);
+    const auto prompt = counted(static_cast<std::size_t>(1 + below(20)), first_);
     const auto options = sequence_options{.salt = salt{static_cast<std::uint64_t>(tag)}};
     if (const auto fits = cache_.would_fit(prompt, options)) {
       num_wrong_ += fits->num_cached_tokens >= std::ssize(prompt);
@@ -422,7 +379,7 @@ class served_requests {
 
   /// Commits and appends in one call, and takes slots ahead, which are there or given back. Returns the length.
   [[nodiscard]] std::int64_t extend(std::int64_t length) {
-    const auto run = text(static_cast<std::size_t>(below(6)), first_ + static_cast<token>(length));
+    const auto run = counted(static_cast<std::size_t>(below(6)), first_ + static_cast<token>(length));
     auto slots = std::array<slot, 8>{};
     auto failures = std::array<batch_failure, 1>{};
     const auto entry = batch_entry{.id = id_, .run = run, .num_computed_tokens = length, .num_ahead = below(3)};
@@ -482,99 +439,16 @@ class served_requests {
   int num_hits_ = 0;
 };
 
-/// Under `lock_free` nothing moves, and the size changes while others read and write.
-template <class Cache>
-[[nodiscard]] result<std::vector<block_pair>> change_size(Cache& cache, fair_shared_mutex& kernels,
-                                                          std::int32_t num_blocks, bool compacts) {
-  if constexpr (detail::runs_alone<typename Cache::locking_type>) {
-    const auto guard = exclusive_guard{kernels};
-    return compacts ? cache.compact() : cache.resize(num_blocks);
-  } else {
-    return cache.resize(num_blocks);
-  }
-}
-
 TEMPLATE_LIST_TEST_CASE("threads see the bytes of their tokens while others resize, invalidate and unpin",
                         "[cases][random]", caches) {
-  constexpr auto num_workers = 3;
   constexpr auto most_blocks = std::int32_t{60};
-  const auto rounds = testing::scaled(1'500, 50'000);
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   CAPTURE(seed);
   auto cache = TestType{config_of(most_blocks, 2)};
-  auto kernels = fair_shared_mutex{};
-  auto num_at_work = std::atomic{num_workers};
-  auto wrong = std::atomic{0};
-  auto num_hits = std::atomic{0};
-  auto num_changes = std::atomic{0};
-  auto num_invalidated = std::atomic<std::int64_t>{0};
-
-  const auto serve = [&](unsigned own_seed) {
-    auto requests = served_requests{cache, kernels, own_seed};
-    // On a machine with few processors, the others may not get their turns for long.
-    for (auto round = 0; round < rounds || num_changes == 0 || num_invalidated == 0; ++round) {
-      requests.serve_one();
-    }
-    wrong += requests.num_wrong();
-    num_hits += requests.num_hits();
-    --num_at_work;
-  };
-  const auto change_sizes = [&](std::mt19937 random) {
-    while (num_at_work > 0) {
-      const auto num_blocks = 20 + static_cast<std::int32_t>(random() % (most_blocks - 19));
-      const auto changed = change_size(cache, kernels, num_blocks, random() % 8 == 0);
-      num_changes += changed.has_value();
-      wrong += !changed && changed.error().code != error_code::in_use;
-      std::this_thread::yield();
-    }
-  };
-  const auto invalidate = [&](std::mt19937 random) {
-    while (num_at_work > 0) {
-      const auto tag = salt{random() % 2};
-      const auto blocks = std::array{block_id(random() % most_blocks), block_id(random() % most_blocks)};
-      switch (random() % 16) {
-        case 0: num_invalidated += cache.invalidate_salt(tag); break;
-        case 1:
-          num_invalidated += cache.invalidate_prefix(text(4, static_cast<token>(1'000 * (random() % 4))), tag);
-          break;
-        case 2:
-          if (const auto num = cache.invalidate_blocks(blocks)) {  // unless one is outside the pool
-            num_invalidated += *num;
-          }
-          break;
-        case 3: cache.unpin_all(); break;
-        default: std::this_thread::yield();
-      }
-    }
-  };
-  on_threads(num_workers + 2, [&](int thread) {
-    const auto own_seed = seed + static_cast<unsigned>(thread);
-    if (thread < num_workers) {
-      serve(own_seed);
-    } else if (thread == num_workers) {
-      change_sizes(std::mt19937{own_seed});
-    } else {
-      invalidate(std::mt19937{own_seed});
-    }
-  });
-  CHECK(wrong == 0);
-  CHECK(num_hits > 0);
-  CHECK(num_changes > 0);
+  const auto num_invalidated = serve_while_others_change<served_requests<TestType>>(cache, most_blocks, seed);
   CHECK(num_invalidated <= cache.statistics().invalidations);  // which counts commits that one has overtaken, too
-  CHECK(num_invalidated > 0);
-  check_idle(cache);
-  CHECK(cache.resize(1));
-  CHECK(cache.resize(most_blocks));
-  CHECK(cache.reset_prefix_cache());
-  CHECK(cache.statistics().blocks == block_counts{.free = most_blocks});
+  check_resizes(cache, most_blocks);
 }
-
-/// 256 different hashes, each of which names a bucket and a fingerprint of its own.
-struct hash_of_8_bits {
-  [[nodiscard]] static std::uint64_t hash(std::uint64_t previous, std::span<const token> tokens) noexcept {
-    return (xxh3_hash::hash(previous, tokens) & 0xff) * 0x0101'0101'0101'0101;
-  }
-};
 
 template <locking Locking, eviction_policy Eviction>
 using colliding_cache = kv_cache<float32, Locking, Eviction, hash_of_8_bits>;
@@ -583,50 +457,11 @@ using colliding_caches = std::tuple<colliding_cache<lock_free, clock_sweep>, col
                                     colliding_cache<rw_lock, lru>>;
 
 TEMPLATE_LIST_TEST_CASE("case 11: hashes of 8 bits give no wrong hit", "[cases][random]", colliding_caches) {
-  constexpr auto block_size = std::size_t{2};
   constexpr auto num_texts = 300;
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   CAPTURE(seed);
-  auto cache = TestType{config_of(4 * num_texts, block_size, num_texts)};
-  // Every text has a K of its own behind each of its blocks, so a wrong hit shows as a wrong prefix length.
-  auto random = std::mt19937{seed};
-  const auto draw = [](auto& from) {
-    auto tokens = std::vector<token>(3 * block_size);
-    std::ranges::generate(tokens, [&] { return static_cast<token>(from() % 6); });
-    return tokens;
-  };
-  auto published = std::set<std::vector<token>>{};
-  for (auto i = 0; i < num_texts; ++i) {
-    const auto tokens = draw(random);
-    const auto id = cache.create_sequence(tokens).value().id;
-    cache.commit(id, static_cast<std::int64_t>(tokens.size())).value();
-    for (auto size = block_size; size <= tokens.size(); size += block_size) {
-      published.emplace(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(size));
-    }
-  }
-  const auto longest = [&](const std::vector<token>& tokens) {
-    auto size = tokens.size();
-    while (size > 0 && !published.contains({tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(size)})) {
-      size -= block_size;
-    }
-    return static_cast<std::int64_t>(size);
-  };
-  const auto num_look_ups = testing::full_numbers() ? 1'000'000 : 10'000;
-  auto num_wrong = std::atomic{0};
-  auto num_hits = std::atomic{0};
-  on_threads(2, [&](int thread) {
-    auto own = std::mt19937{seed + 1 + static_cast<unsigned>(thread)};
-    for (auto i = 0; i < num_look_ups / 2; ++i) {
-      auto tokens = draw(own);
-      const auto wanted = longest(tokens);
-      tokens.push_back(0);  // is left to compute
-      const auto found = cache.find_prefix(tokens);
-      num_wrong += found != wanted;
-      num_hits += found > 0;
-    }
-  });
-  CHECK(num_wrong == 0);
-  CHECK(num_hits > 0);
+  auto cache = TestType{config_of(4 * num_texts, 2, num_texts)};
+  check_no_wrong_hits(cache, num_texts, testing::scaled(5'000, 500'000), seed);
 }
 
 TEMPLATE_LIST_TEST_CASE("statistics can be read while threads are at work", "[cases]", caches) {
@@ -644,7 +479,7 @@ TEMPLATE_LIST_TEST_CASE("statistics can be read while threads are at work", "[ca
       return;
     }
     for (auto round = 0; round < (testing::full_numbers() ? 50'000 : 500); ++round) {
-      const auto id = cache.create_sequence(text(5, 100 * thread)).value().id;
+      const auto id = cache.create_sequence(counted(5, 100 * thread)).value().id;
       for (auto i = 0; i < 30; ++i) {
         const auto appended = cache.append(id, token{i});
         wrong += !appended && appended.error().code != error_code::sequence_busy;
@@ -667,10 +502,10 @@ TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that
   auto backend = stopping_backend{};
   backend.stop = &gate;
   auto cache = TestType{config_of(16, 4), host_allocator{}, backend};
-  const auto id = cache.create_sequence(text(2)).value().id;
+  const auto id = cache.create_sequence(counted(2)).value().id;
   cache.commit(id, 2).value();
   const auto other = cache.fork(id).value();
-  const auto unrelated = cache.create_sequence(text(2, 50)).value().id;
+  const auto unrelated = cache.create_sequence(counted(2, 50)).value().id;
 
   gate.closed = true;
   auto first = std::jthread{[&] { cache.append(id, token{100}).value(); }};
@@ -679,7 +514,7 @@ TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that
   // Operations on other sequences go on, also on one that shares the block in question.
   CHECK(cache.append(unrelated, token{1}).has_value());
   CHECK(cache.describe(other).value().num_tokens == 2);
-  CHECK(cache.find_prefix(text(2)) == 0);
+  CHECK(cache.find_prefix(counted(2)) == 0);
 
   if constexpr (TestType::locking_type::waits_for_sequence) {
     auto second = std::jthread{[&] { cache.append(id, token{101}).value(); }};
@@ -689,11 +524,11 @@ TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that
     second.join();
     CHECK(cache.describe(id).value().num_tokens == 4);
     cache.commit(id, 4).value();
-    auto expected = text(2);
+    auto expected = counted(2);
     expected.insert(expected.end(), {100, 101, 0});
     CHECK(cache.find_prefix(expected) == 4);  // in the order in which they came
   } else {
-    for (const auto& answer : {cache.append(id, token{101}), cache.append(id, text(9)), cache.commit(id, 2),
+    for (const auto& answer : {cache.append(id, token{101}), cache.append(id, counted(9)), cache.commit(id, 2),
                                cache.truncate(id, 1), cache.drop_before(id, 0), cache.release(id)}) {
       CHECK(answer.error().code == error_code::sequence_busy);
     }

@@ -1,4 +1,5 @@
 #include "../support/full_numbers.hpp"
+#include "../support/on_threads.hpp"
 
 #include <pagedkv/policy/locking/parts/contention.hpp>
 #include <pagedkv/pool/free_lists.hpp>
@@ -18,6 +19,7 @@
 namespace {
 
 using namespace pagedkv;
+using test::on_threads;
 using testing::scaled;
 
 constexpr auto num_threads = 16;
@@ -65,14 +67,6 @@ class watched {
   std::vector<std::uint32_t> marks_;  // plain: ThreadSanitizer checks that pushes and pops order their owners
   std::atomic<int> errors_{0};
 };
-
-template <class Body>
-void on_threads(int count, Body body) {
-  auto threads = std::vector<std::jthread>{};
-  for (auto t = 0; t < count; ++t) {
-    threads.emplace_back([&body, t] { body(t); });
-  }
-}
 
 /// Pops and pushes at random, holding at most `most` ids, and pushes all at the end.
 template <free_list List>

@@ -1,6 +1,6 @@
-#include "../support/full_numbers.hpp"
 #include "../support/small_granules.hpp"
 #include "../support/stopping_backend.hpp"
+#include "shared_cases.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
@@ -19,12 +19,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
-#include <numeric>
 #include <random>
-#include <set>
 #include <span>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -32,8 +28,7 @@
 namespace {
 
 using namespace pagedkv;
-using test::small_granules;
-using test::stopping_backend;
+using namespace pagedkv::test;
 
 template <class Locking>
 using cache_type = group_cache<float32, Locking, stopping_backend>;
@@ -55,28 +50,6 @@ cache_config config_of(group_list groups, std::int32_t num_blocks, std::int32_t 
   return config;
 }
 
-std::vector<token> text(std::size_t num_tokens, token first = 0) {
-  auto tokens = std::vector<token>(num_tokens);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
-void on_threads(int num_threads, const std::function<void(int)>& body) {
-  auto threads = std::vector<std::jthread>{};
-  for (auto i = 0; i < num_threads; ++i) {
-    threads.emplace_back(body, i);
-  }
-}
-
-template <class Cache>
-void check_idle(Cache& cache) {
-  const auto statistics = cache.statistics();
-  CHECK(statistics.blocks.in_use == 0);
-  CHECK(statistics.blocks.retiring == 0);
-  CHECK(statistics.num_sequences == 0);
-  CHECK(cache.check_invariants() == std::vector<std::string>{});
-}
-
 std::int32_t blocks_for(const cache_config& config, std::int32_t num_tokens) {
   const auto plan = plan_memory(config.groups, size_of_element<float32>, config.block_size).value();
   auto count = 0;
@@ -85,23 +58,6 @@ std::int32_t blocks_for(const cache_config& config, std::int32_t num_tokens) {
     count += group.block_size == 0 ? 0 : (num_tokens + group.block_size - 1) / group.block_size;
   }
   return count;
-}
-
-template <class Cache>
-float key_at(Cache& cache, std::size_t group, sequence_id id, std::int64_t position) {
-  auto at = std::array<slot, 1>{};
-  auto key = 0.0F;
-  auto value = 0.0F;
-  cache.slot_mapping(id, position, at, group).value();
-  cache.read(0, at, {&key, 1, 1, 1, 1, 1}, {&value, 1, 1, 1, 1, 1}, {}, group).value();
-  return key;
-}
-
-template <class Cache>
-void write_key(Cache& cache, std::size_t group, sequence_id id, std::int64_t position, float key) {
-  auto at = std::array<slot, 1>{};
-  cache.slot_mapping(id, position, at, group).value();
-  cache.write(0, at, {&key, 1, 1, 1, 1, 1}, {&key, 1, 1, 1, 1, 1}, {}, group).value();
 }
 
 }  // namespace
@@ -115,7 +71,7 @@ TEMPLATE_TEST_CASE("case 1: hitters and an evictor see the bytes of their tokens
   auto wrong = std::atomic{0};
   auto num_hits = std::atomic{0};
   const auto serve = [&](token first) {
-    const auto prompt = text(length, first);
+    const auto prompt = counted(length, first);
     const auto made = cache.create_sequence(prompt);
     if (!made) {
       return;
@@ -124,12 +80,12 @@ TEMPLATE_TEST_CASE("case 1: hitters and an evictor see the bytes of their tokens
     num_hits += cached != 0;
     const auto key_of = [&](std::int64_t position) { return static_cast<float>(first + position); };
     for (auto i = std::int64_t{0}; i < cached; ++i) {
-      wrong += key_at(cache, 0, made->id, i) != key_of(i);
-      wrong += i >= window.first_needed(cached) && key_at(cache, 1, made->id, i) != key_of(i);
+      wrong += key_at(cache, made->id, i, 0) != key_of(i);
+      wrong += i >= window.first_needed(cached) && key_at(cache, made->id, i, 1) != key_of(i);
     }
     for (auto i = cached; i < length; ++i) {
-      write_key(cache, 0, made->id, i, key_of(i));
-      write_key(cache, 1, made->id, i, key_of(i));
+      write_key(cache, made->id, i, key_of(i), 0);
+      write_key(cache, made->id, i, key_of(i), 1);
     }
     wrong += !cache.commit(made->id, length) || !cache.release(made->id);
   };
@@ -155,7 +111,7 @@ TEMPLATE_TEST_CASE("case 4: a sequence that two threads release ends once", "[ca
   on_threads(2, [&](int thread) {
     for (auto round = 0; round < rounds; ++round) {
       if (thread == 0) {
-        id = cache.create_sequence(text(5)).value().id;
+        id = cache.create_sequence(counted(5)).value().id;
       }
       gather.arrive_and_wait();
       const auto released = cache.release(id);
@@ -186,7 +142,7 @@ TEMPLATE_TEST_CASE("case 6: threads that ask for more than there is get blocks o
     const auto own = static_cast<std::size_t>(thread);
     for (auto round = 0; round < rounds; ++round) {
       gather.arrive_and_wait();
-      const auto made = cache.create_sequence(text(11, 1000 * thread));
+      const auto made = cache.create_sequence(counted(11, 1000 * thread));
       was_granted[own] = made.has_value();
       if (made) {
         granted[own] = made->id;
@@ -214,9 +170,9 @@ TEMPLATE_TEST_CASE("case 8: threads get blocks or a refusal while most are pinne
   constexpr auto length = std::int64_t{200};
   const auto rounds = testing::scaled(500, 20'000);
   auto cache = cache_type<TestType>{config_of({full, window}, 220)};
-  const auto first = cache.create_sequence(text(length)).value().id;
+  const auto first = cache.create_sequence(counted(length)).value().id;
   cache.commit(first, length).value();
-  const auto pinned = cache.pin(text(length)).value();
+  const auto pinned = cache.pin(counted(length)).value();
   REQUIRE(pinned.num_tokens == length);
   cache.release(first).value();
   const auto in_use = cache.statistics().blocks.in_use;
@@ -227,7 +183,7 @@ TEMPLATE_TEST_CASE("case 8: threads get blocks or a refusal while most are pinne
   on_threads(num_threads, [&](int thread) {
     for (auto round = 0; round < rounds; ++round) {
       const auto num_tokens = 1 + (round * 7 + thread) % static_cast<int>(num_left);
-      const auto made = cache.create_sequence(text(static_cast<std::size_t>(num_tokens), 10'000 * (thread + 1)));
+      const auto made = cache.create_sequence(counted(static_cast<std::size_t>(num_tokens), 10'000 * (thread + 1)));
       if (made) {
         ++num_granted;
         wrong += !cache.commit(made->id, num_tokens) || !cache.release(made->id);
@@ -238,7 +194,7 @@ TEMPLATE_TEST_CASE("case 8: threads get blocks or a refusal while most are pinne
   });
   CHECK(wrong == 0);
   CHECK(num_granted > 0);
-  CHECK(cache.find_prefix(text(length + 1)) == length);
+  CHECK(cache.find_prefix(counted(length + 1)) == length);
   cache.unpin(pinned.id).value();
   check_idle(cache);
 }
@@ -254,21 +210,21 @@ TEMPLATE_TEST_CASE("case 10: two sequences that append to shared blocks get thei
     const auto own = static_cast<std::size_t>(thread);
     for (auto round = 0; round < rounds; ++round) {
       if (thread == 0) {
-        ids[0] = cache.create_sequence(text(1)).value().id;
-        write_key(cache, 0, ids[0], 0, 10.0F);
-        write_key(cache, 1, ids[0], 0, 11.0F);
+        ids[0] = cache.create_sequence(counted(1)).value().id;
+        write_key(cache, ids[0], 0, 10.0F, 0);
+        write_key(cache, ids[0], 0, 11.0F, 1);
         cache.commit(ids[0], 1).value();
         ids[1] = cache.fork(ids[0]).value();
       }
       gather.arrive_and_wait();
       cache.append(ids[own], token{7 + thread}).value();
       for (const auto group : {std::size_t{0}, std::size_t{1}}) {
-        write_key(cache, group, ids[own], 1, 20.0F + static_cast<float>(thread));
+        write_key(cache, ids[own], 1, 20.0F + static_cast<float>(thread), group);
       }
       gather.arrive_and_wait();
-      wrong += key_at(cache, 0, ids[own], 0) != 10.0F || key_at(cache, 1, ids[own], 0) != 11.0F;
+      wrong += key_at(cache, ids[own], 0, 0) != 10.0F || key_at(cache, ids[own], 0, 1) != 11.0F;
       for (const auto group : {std::size_t{0}, std::size_t{1}}) {
-        wrong += key_at(cache, group, ids[own], 1) != 20.0F + static_cast<float>(thread);
+        wrong += key_at(cache, ids[own], 1, group) != 20.0F + static_cast<float>(thread);
       }
       gather.arrive_and_wait();
       if (thread == 0) {
@@ -281,59 +237,13 @@ TEMPLATE_TEST_CASE("case 10: two sequences that append to shared blocks get thei
   check_idle(cache);
 }
 
-namespace {
-
-/// 256 different hashes, each of which names a bucket and a fingerprint of its own.
-struct hash_of_8_bits {
-  [[nodiscard]] static std::uint64_t hash(std::uint64_t previous, std::span<const token> tokens) noexcept {
-    return (xxh3_hash::hash(previous, tokens) & 0xff) * 0x0101'0101'0101'0101;
-  }
-};
-
-}  // namespace
-
 TEMPLATE_TEST_CASE("case 11: hashes of 8 bits give no wrong hit of groups", "[cases][group_cache][random]", rw_lock,
                    sharded_mutex) {
   constexpr auto num_texts = 200;
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   CAPTURE(seed);
   auto cache = group_cache<float32, TestType, hash_of_8_bits>{config_of({full, window}, 8 * num_texts, num_texts)};
-  auto random = std::mt19937{seed};
-  const auto draw = [](auto& from) {
-    auto tokens = std::vector<token>(3 * block_size);
-    std::ranges::generate(tokens, [&] { return static_cast<token>(from() % 6); });
-    return tokens;
-  };
-  const auto prefix_of = [](const std::vector<token>& tokens, std::size_t size) {
-    return std::vector<token>(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(size));
-  };
-  auto published = std::set<std::vector<token>>{};
-  for (auto i = 0; i < num_texts; ++i) {
-    const auto tokens = draw(random);
-    const auto id = cache.create_sequence(tokens).value().id;
-    cache.commit(id, std::ssize(tokens)).value();
-    for (auto size = std::size_t{block_size}; size <= tokens.size(); size += block_size) {
-      published.insert(prefix_of(tokens, size));
-    }
-  }
-  auto num_wrong = std::atomic{0};
-  auto num_hits = std::atomic{0};
-  on_threads(2, [&](int thread) {
-    auto own = std::mt19937{seed + 1 + static_cast<unsigned>(thread)};
-    for (auto i = 0; i < testing::scaled(3'000, 500'000); ++i) {
-      auto tokens = draw(own);
-      auto wanted = tokens.size();
-      while (wanted > 0 && !published.contains(prefix_of(tokens, wanted))) {
-        wanted -= block_size;
-      }
-      tokens.push_back(0);  // is left to compute
-      const auto found = cache.find_prefix(tokens);
-      num_wrong += found != static_cast<std::int64_t>(wanted);
-      num_hits += found > 0;
-    }
-  });
-  CHECK(num_wrong == 0);
-  CHECK(num_hits > 0);
+  check_no_wrong_hits(cache, num_texts, testing::scaled(3'000, 500'000), seed);
 }
 
 TEMPLATE_TEST_CASE("statistics of a cache with groups can be read while threads are at work", "[cases][group_cache]",
@@ -352,7 +262,7 @@ TEMPLATE_TEST_CASE("statistics of a cache with groups can be read while threads 
       return;
     }
     for (auto round = 0; round < testing::scaled(2'000, 50'000); ++round) {
-      const auto id = cache.create_sequence(text(5, 100 * thread)).value().id;
+      const auto id = cache.create_sequence(counted(5, 100 * thread)).value().id;
       for (auto i = 0; i < 30; ++i) {
         wrong += !cache.append(id, token{i});
       }
@@ -371,7 +281,7 @@ TEMPLATE_TEST_CASE("a second operation on a sequence with groups waits for the f
   auto backend = stopping_backend{};
   backend.stop = &gate;
   auto cache = cache_type<TestType>{config_of({full, window}, 16), host_allocator{}, backend};
-  const auto id = cache.create_sequence(text(1)).value().id;
+  const auto id = cache.create_sequence(counted(1)).value().id;
   cache.commit(id, 1).value();
   const auto other = cache.fork(id).value();
 
@@ -383,7 +293,7 @@ TEMPLATE_TEST_CASE("a second operation on a sequence with groups waits for the f
   gate.closed.notify_all();
   first.join();
   second.join();
-  auto expected = text(1);
+  auto expected = counted(1);
   expected.insert(expected.end(), {100, 101, 0});
   cache.commit(id, 3).value();
   CHECK(cache.find_prefix(expected) == 2);  // in the order in which they came
@@ -398,10 +308,10 @@ TEST_CASE("sequences with groups go on inside their blocks while another one cop
   auto backend = stopping_backend{};
   backend.stop = &gate;
   auto cache = cache_type<sharded_mutex>{config_of({full, window}, 16), host_allocator{}, backend};
-  const auto shared = cache.create_sequence(text(1)).value().id;
+  const auto shared = cache.create_sequence(counted(1)).value().id;
   cache.commit(shared, 1).value();
   const auto forked = cache.fork(shared).value();
-  const auto other = cache.create_sequence(text(1, 100)).value().id;
+  const auto other = cache.create_sequence(counted(1, 100)).value().id;
   cache.commit(other, 1).value();
 
   gate.closed = true;
@@ -409,7 +319,7 @@ TEST_CASE("sequences with groups go on inside their blocks while another one cop
   gate.reached.wait(false);
   auto slots = std::array<slot, 4>{};
   auto failures = std::array<batch_failure, 1>{};
-  const auto next = text(1, 101);
+  const auto next = counted(1, 101);
   const auto entry = batch_entry{.id = other, .run = next, .num_computed_tokens = 1};
   CHECK(cache.append_batch({&entry, 1}, {slots, failures})->num_failures == 0);
   CHECK(cache.commit(forked, 1));
@@ -440,7 +350,7 @@ TEMPLATE_TEST_CASE("threads do everything at once to a cache with groups", "[cas
     const auto below = [&](unsigned end) { return static_cast<int>(random() % end); };
     auto batch = padded_batch{1, 64};
     for (auto round = 0; round < rounds; ++round) {
-      const auto prompt = text(static_cast<std::size_t>(1 + below(20)), 100 * below(3));
+      const auto prompt = counted(static_cast<std::size_t>(1 + below(20)), 100 * below(3));
       const auto made = cache.create_sequence(prompt);
       if (!made) {
         continue;
@@ -448,7 +358,7 @@ TEMPLATE_TEST_CASE("threads do everything at once to a cache with groups", "[cas
       const auto id = made->id;
       const auto used = std::array{id};
       const auto step = cache.begin_step(used);
-      static_cast<void>(cache.append(id, text(static_cast<std::size_t>(below(5)), 7)));
+      static_cast<void>(cache.append(id, counted(static_cast<std::size_t>(below(5)), 7)));
       const auto length = cache.describe(id).value().num_tokens;
       wrong += !cache.commit(id, std::min(length, cache.next_saved_length(id).value())) || !cache.commit(id, length);
       if (const auto forked = below(3) == 0 ? cache.fork(id) : result<sequence_id>{error{}}) {
@@ -463,7 +373,7 @@ TEMPLATE_TEST_CASE("threads do everything at once to a cache with groups", "[cas
       wrong += !cache.truncate(id, length);
       auto slots = std::array<slot, 64>{};
       auto failures = std::array<batch_failure, 1>{};
-      const auto added = text(static_cast<std::size_t>(below(4)), 7);
+      const auto added = counted(static_cast<std::size_t>(below(4)), 7);
       const auto entry = batch_entry{.id = id, .run = added, .num_computed_tokens = length};
       const auto appended = cache.append_batch({&entry, 1}, {slots, failures}).value().num_failures == 0;
       wrong += cache.describe(id).value().num_tokens != length + (appended ? std::ssize(added) : 0);
@@ -515,7 +425,7 @@ class sized_requests {
     const auto text_number = below(4);
     const auto tag = below(2);
     number_ = static_cast<float>(1000 * text_number + 100 * tag);
-    const auto prompt = text(static_cast<std::size_t>(1 + below(20)), 1000 * text_number);
+    const auto prompt = counted(static_cast<std::size_t>(1 + below(20)), 1000 * text_number);
     const auto made = cache_.create_sequence(prompt, {.salt = salt{static_cast<std::uint64_t>(tag)}});
     if (!made) {
       num_wrong_ += !is_full(made.error());
@@ -543,7 +453,7 @@ class sized_requests {
   /// Before any of the block is published: a hit inside it copies all of it.
   [[nodiscard]] int extend(token first) {
     const auto added = below(6);
-    if (const auto appended = cache_.append(id_, text(static_cast<std::size_t>(added), first)); !appended) {
+    if (const auto appended = cache_.append(id_, counted(static_cast<std::size_t>(added), first)); !appended) {
       num_wrong_ += !is_full(appended.error());
       return 0;
     }
@@ -564,8 +474,8 @@ class sized_requests {
     {
       const auto guard = shared_guard{kernels_};
       for (auto i = from; i < to; ++i) {
-        write_key(cache_, 0, id_, i, key_of(i));
-        write_key(cache_, 1, id_, i, key_of(i));
+        write_key(cache_, id_, i, key_of(i), 0);
+        write_key(cache_, id_, i, key_of(i), 1);
       }
     }
     for (const auto length : {std::min(to, cache_.next_saved_length(id_).value()), to}) {
@@ -588,7 +498,7 @@ class sized_requests {
   void compare(std::size_t group, std::int64_t from, std::int64_t to) {
     const auto guard = shared_guard{kernels_};
     for (auto i = from; i < to; ++i) {
-      num_wrong_ += key_at(cache_, group, id_, i) != key_of(i);
+      num_wrong_ += key_at(cache_, id_, i, group) != key_of(i);
     }
   }
   void compare_state(std::int64_t length) {
@@ -619,76 +529,13 @@ class sized_requests {
 
 TEMPLATE_TEST_CASE("threads see the bytes of their tokens while others resize and invalidate",
                    "[cases][group_cache][random]", rw_lock, sharded_mutex) {
-  constexpr auto num_workers = 3;
   constexpr auto most_blocks = 160;
-  const auto rounds = testing::scaled(1'500, 50'000);
   const auto seed = GENERATE(take(1, random(0U, 0xffff'ffffU)));
   CAPTURE(seed);
   auto config = config_of({full, window, state}, 60);
   config.max_blocks = most_blocks;
   auto cache = sized_cache<TestType>{config};
-  auto kernels = fair_shared_mutex{};
-  auto num_at_work = std::atomic{num_workers};
-  auto wrong = std::atomic{0};
-  auto num_hits = std::atomic{0};
-  auto num_changes = std::atomic{0};
-  auto num_invalidated = std::atomic<std::int64_t>{0};
-
-  const auto serve = [&](unsigned own_seed) {
-    auto requests = sized_requests<TestType>{cache, kernels, own_seed};
-    // On a machine with few processors, the others may not get their turns for long.
-    for (auto round = 0; round < rounds || num_changes == 0 || num_invalidated == 0; ++round) {
-      requests.serve_one();
-    }
-    wrong += requests.num_wrong();
-    num_hits += requests.num_hits();
-    --num_at_work;
-  };
-  const auto change_sizes = [&](std::mt19937 random) {
-    while (num_at_work > 0) {
-      const auto guard = exclusive_guard{kernels};
-      const auto num_blocks = 20 + static_cast<std::int32_t>(random() % (most_blocks - 19));
-      const auto changed = random() % 8 == 0 ? cache.compact() : cache.resize(num_blocks);
-      num_changes += changed.has_value();
-      wrong += !changed && changed.error().code != error_code::in_use;
-    }
-  };
-  const auto invalidate = [&](std::mt19937 random) {
-    while (num_at_work > 0) {
-      const auto tag = salt{random() % 2};
-      const auto blocks = std::array{block_id(random() % most_blocks), block_id(random() % most_blocks)};
-      switch (random() % 16) {
-        case 0: num_invalidated += cache.invalidate_salt(tag); break;
-        case 1:
-          num_invalidated += cache.invalidate_prefix(text(4, static_cast<token>(1000 * (random() % 4))), tag);
-          break;
-        case 2:
-          if (const auto num = cache.invalidate_blocks(blocks)) {  // unless one is outside the pool
-            num_invalidated += *num;
-          }
-          break;
-        default: std::this_thread::yield();
-      }
-    }
-  };
-  on_threads(num_workers + 2, [&](int thread) {
-    const auto own_seed = seed + static_cast<unsigned>(thread);
-    if (thread < num_workers) {
-      serve(own_seed);
-    } else if (thread == num_workers) {
-      change_sizes(std::mt19937{own_seed});
-    } else {
-      invalidate(std::mt19937{own_seed});
-    }
-  });
-  CHECK(wrong == 0);
-  CHECK(num_hits > 0);
-  CHECK(num_changes > 0);
+  const auto num_invalidated = serve_while_others_change<sized_requests<TestType>>(cache, most_blocks, seed);
   CHECK(num_invalidated == cache.statistics().invalidations);
-  CHECK(num_invalidated > 0);
-  check_idle(cache);
-  CHECK(cache.resize(1));
-  CHECK(cache.resize(most_blocks));
-  CHECK(cache.reset_prefix_cache());
-  CHECK(cache.statistics().blocks == block_counts{.free = most_blocks});
+  check_resizes(cache, most_blocks);
 }

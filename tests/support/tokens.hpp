@@ -1,0 +1,21 @@
+#pragma once
+
+#include <pagedkv/core/ids.hpp>
+
+#include <cstddef>
+#include <numeric>
+#include <vector>
+
+namespace pagedkv::test {
+
+/// Tokens that count from `first` on.
+[[nodiscard]] inline std::vector<token> counted(std::size_t num_tokens, token first = 0) {
+  auto tokens = std::vector<token>(num_tokens);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+/// The same, where the first one matters more than their number.
+[[nodiscard]] inline std::vector<token> text(token first, std::size_t num_tokens) { return counted(num_tokens, first); }
+
+}  // namespace pagedkv::test
