@@ -153,7 +153,7 @@ TEMPLATE_LIST_TEST_CASE("case 4: a block freed twice is freed once, and the seco
   on_threads(2, [&](int thread) {
     for (auto round = 0; round < rounds; ++round) {
       if (thread == 0) {
-        ids[0] = cache.create_sequence(counted(5)).value().id;
+        ids[0] = cache.create_sequence(numbered(5)).value().id;
       }
       gather.arrive_and_wait();
       const auto released = cache.release(ids[0]);
@@ -178,7 +178,7 @@ TEST_CASE("case 5: a lock-free cache has 70,000 blocks", "[cases]") {
   auto held = std::array<sequence_id, num_threads>{};
   on_threads(num_threads, [&](int thread) {
     held[static_cast<std::size_t>(thread)] =
-        cache.create_sequence(counted(static_cast<std::size_t>(num_blocks) / num_threads)).value().id;
+        cache.create_sequence(numbered(static_cast<std::size_t>(num_blocks) / num_threads)).value().id;
   });
   auto seen = std::vector<bool>(static_cast<std::size_t>(num_blocks));
   auto table = std::vector<block_id>(static_cast<std::size_t>(num_blocks) / num_threads);
@@ -191,7 +191,7 @@ TEST_CASE("case 5: a lock-free cache has 70,000 blocks", "[cases]") {
     }
   }
   CHECK(num_distinct == num_blocks);
-  CHECK(cache.create_sequence(counted(1)).error().code == error_code::capacity_exhausted);
+  CHECK(cache.create_sequence(numbered(1)).error().code == error_code::capacity_exhausted);
   on_threads(num_threads, [&](int thread) { cache.release(held[static_cast<std::size_t>(thread)]).value(); });
   CHECK(cache.statistics().blocks == block_counts{.free = num_blocks});
 }
@@ -227,7 +227,7 @@ TEMPLATE_LIST_TEST_CASE("case 6: sixteen threads that ask for more than there is
     const auto own = static_cast<std::size_t>(thread);
     for (auto round = 0; round < rounds; ++round) {
       gather.arrive_and_wait();
-      const auto made = cache.create_sequence(counted(share, 1000 * thread));
+      const auto made = cache.create_sequence(numbered(share, 1000 * thread));
       was_granted[own] = made.has_value();
       if (made) {
         granted[0][own] = made->id;
@@ -254,9 +254,9 @@ TEMPLATE_LIST_TEST_CASE("case 8: with 99 % pinned, sixteen threads get a block o
   constexpr auto num_blocks = 1'000;
   const auto rounds = testing::full_numbers() ? 100'000 : testing::under_thread_sanitizer ? 100 : 1'000;
   auto cache = TestType{config_of(num_blocks, 1)};
-  const auto first = cache.create_sequence(counted(990)).value().id;
+  const auto first = cache.create_sequence(numbered(990)).value().id;
   cache.commit(first, 990).value();
-  const auto pinned = cache.pin(counted(990)).value();
+  const auto pinned = cache.pin(numbered(990)).value();
   REQUIRE(pinned.num_tokens == 990);
   cache.release(first).value();
 
@@ -265,7 +265,7 @@ TEMPLATE_LIST_TEST_CASE("case 8: with 99 % pinned, sixteen threads get a block o
   auto wrong = std::atomic{0};
   on_threads(num_threads, [&](int thread) {
     for (auto round = 0; round < rounds; ++round) {
-      const auto made = cache.create_sequence(counted(1, 10'000 + thread));
+      const auto made = cache.create_sequence(numbered(1, 10'000 + thread));
       if (made) {
         ++num_granted;
         wrong += ++num_held > num_blocks - 990;
@@ -279,7 +279,7 @@ TEMPLATE_LIST_TEST_CASE("case 8: with 99 % pinned, sixteen threads get a block o
   });
   CHECK(wrong == 0);
   CHECK(num_granted > 0);
-  CHECK(cache.find_prefix(counted(991)) == 990);
+  CHECK(cache.find_prefix(numbered(991)) == 990);
   cache.unpin(pinned.id).value();
   check_idle(cache);
 }
@@ -296,7 +296,7 @@ TEMPLATE_LIST_TEST_CASE("case 10: two sequences that append to a shared block ge
     for (auto round = 0; round < rounds; ++round) {
       if (thread == 0) {
         num_copies = cache.statistics().copies;
-        ids[0] = cache.create_sequence(counted(2)).value().id;
+        ids[0] = cache.create_sequence(numbered(2)).value().id;
         write_key(cache, ids[0], 0, 10.0F);
         write_key(cache, ids[0], 1, 11.0F);
         cache.commit(ids[0], 2).value();
@@ -322,7 +322,7 @@ TEMPLATE_LIST_TEST_CASE("case 10: two sequences that append to a shared block ge
 
   // One after the other, there is one copy under every policy.
   const auto copies_before = cache.statistics().copies;
-  const auto first = cache.create_sequence(counted(2)).value().id;
+  const auto first = cache.create_sequence(numbered(2)).value().id;
   cache.commit(first, 2).value();
   const auto second = cache.fork(first).value();
   cache.append(first, token{7}).value();
@@ -347,7 +347,7 @@ class served_requests {
     const auto tag = below(2);
     first_ = 1'000 * text_number;
     number_ = static_cast<float>(first_ + 100 * tag);
-    const auto prompt = counted(static_cast<std::size_t>(1 + below(20)), first_);
+    const auto prompt = numbered(static_cast<std::size_t>(1 + below(20)), first_);
     const auto options = sequence_options{.salt = salt{static_cast<std::uint64_t>(tag)}};
     if (const auto fits = cache_.would_fit(prompt, options)) {
       num_wrong_ += fits->num_cached_tokens >= std::ssize(prompt);
@@ -379,7 +379,7 @@ class served_requests {
 
   /// Commits and appends in one call, and takes slots ahead, which are there or given back. Returns the length.
   [[nodiscard]] std::int64_t extend(std::int64_t length) {
-    const auto run = counted(static_cast<std::size_t>(below(6)), first_ + static_cast<token>(length));
+    const auto run = numbered(static_cast<std::size_t>(below(6)), first_ + static_cast<token>(length));
     auto slots = std::array<slot, 8>{};
     auto failures = std::array<batch_failure, 1>{};
     const auto entry = batch_entry{.id = id_, .run = run, .num_computed_tokens = length, .num_ahead = below(3)};
@@ -479,7 +479,7 @@ TEMPLATE_LIST_TEST_CASE("statistics can be read while threads are at work", "[ca
       return;
     }
     for (auto round = 0; round < (testing::full_numbers() ? 50'000 : 500); ++round) {
-      const auto id = cache.create_sequence(counted(5, 100 * thread)).value().id;
+      const auto id = cache.create_sequence(numbered(5, 100 * thread)).value().id;
       for (auto i = 0; i < 30; ++i) {
         const auto appended = cache.append(id, token{i});
         wrong += !appended && appended.error().code != error_code::sequence_busy;
@@ -502,10 +502,10 @@ TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that
   auto backend = stopping_backend{};
   backend.stop = &gate;
   auto cache = TestType{config_of(16, 4), host_allocator{}, backend};
-  const auto id = cache.create_sequence(counted(2)).value().id;
+  const auto id = cache.create_sequence(numbered(2)).value().id;
   cache.commit(id, 2).value();
   const auto other = cache.fork(id).value();
-  const auto unrelated = cache.create_sequence(counted(2, 50)).value().id;
+  const auto unrelated = cache.create_sequence(numbered(2, 50)).value().id;
 
   gate.closed = true;
   auto first = std::jthread{[&] { cache.append(id, token{100}).value(); }};
@@ -514,7 +514,7 @@ TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that
   // Operations on other sequences go on, also on one that shares the block in question.
   CHECK(cache.append(unrelated, token{1}).has_value());
   CHECK(cache.describe(other).value().num_tokens == 2);
-  CHECK(cache.find_prefix(counted(2)) == 0);
+  CHECK(cache.find_prefix(numbered(2)) == 0);
 
   if constexpr (TestType::locking_type::waits_for_sequence) {
     auto second = std::jthread{[&] { cache.append(id, token{101}).value(); }};
@@ -524,11 +524,11 @@ TEMPLATE_LIST_TEST_CASE("a second operation on a sequence waits, or is told that
     second.join();
     CHECK(cache.describe(id).value().num_tokens == 4);
     cache.commit(id, 4).value();
-    auto expected = counted(2);
+    auto expected = numbered(2);
     expected.insert(expected.end(), {100, 101, 0});
     CHECK(cache.find_prefix(expected) == 4);  // in the order in which they came
   } else {
-    for (const auto& answer : {cache.append(id, token{101}), cache.append(id, counted(9)), cache.commit(id, 2),
+    for (const auto& answer : {cache.append(id, token{101}), cache.append(id, numbered(9)), cache.commit(id, 2),
                                cache.truncate(id, 1), cache.drop_before(id, 0), cache.release(id)}) {
       CHECK(answer.error().code == error_code::sequence_busy);
     }

@@ -71,7 +71,7 @@ TEMPLATE_TEST_CASE("case 1: hitters and an evictor see the bytes of their tokens
   auto wrong = std::atomic{0};
   auto num_hits = std::atomic{0};
   const auto serve = [&](token first) {
-    const auto prompt = counted(length, first);
+    const auto prompt = numbered(length, first);
     const auto made = cache.create_sequence(prompt);
     if (!made) {
       return;
@@ -111,7 +111,7 @@ TEMPLATE_TEST_CASE("case 4: a sequence that two threads release ends once", "[ca
   on_threads(2, [&](int thread) {
     for (auto round = 0; round < rounds; ++round) {
       if (thread == 0) {
-        id = cache.create_sequence(counted(5)).value().id;
+        id = cache.create_sequence(numbered(5)).value().id;
       }
       gather.arrive_and_wait();
       const auto released = cache.release(id);
@@ -142,7 +142,7 @@ TEMPLATE_TEST_CASE("case 6: threads that ask for more than there is get blocks o
     const auto own = static_cast<std::size_t>(thread);
     for (auto round = 0; round < rounds; ++round) {
       gather.arrive_and_wait();
-      const auto made = cache.create_sequence(counted(11, 1000 * thread));
+      const auto made = cache.create_sequence(numbered(11, 1000 * thread));
       was_granted[own] = made.has_value();
       if (made) {
         granted[own] = made->id;
@@ -170,9 +170,9 @@ TEMPLATE_TEST_CASE("case 8: threads get blocks or a refusal while most are pinne
   constexpr auto length = std::int64_t{200};
   const auto rounds = testing::scaled(500, 20'000);
   auto cache = cache_type<TestType>{config_of({full, window}, 220)};
-  const auto first = cache.create_sequence(counted(length)).value().id;
+  const auto first = cache.create_sequence(numbered(length)).value().id;
   cache.commit(first, length).value();
-  const auto pinned = cache.pin(counted(length)).value();
+  const auto pinned = cache.pin(numbered(length)).value();
   REQUIRE(pinned.num_tokens == length);
   cache.release(first).value();
   const auto in_use = cache.statistics().blocks.in_use;
@@ -183,7 +183,7 @@ TEMPLATE_TEST_CASE("case 8: threads get blocks or a refusal while most are pinne
   on_threads(num_threads, [&](int thread) {
     for (auto round = 0; round < rounds; ++round) {
       const auto num_tokens = 1 + (round * 7 + thread) % static_cast<int>(num_left);
-      const auto made = cache.create_sequence(counted(static_cast<std::size_t>(num_tokens), 10'000 * (thread + 1)));
+      const auto made = cache.create_sequence(numbered(static_cast<std::size_t>(num_tokens), 10'000 * (thread + 1)));
       if (made) {
         ++num_granted;
         wrong += !cache.commit(made->id, num_tokens) || !cache.release(made->id);
@@ -194,7 +194,7 @@ TEMPLATE_TEST_CASE("case 8: threads get blocks or a refusal while most are pinne
   });
   CHECK(wrong == 0);
   CHECK(num_granted > 0);
-  CHECK(cache.find_prefix(counted(length + 1)) == length);
+  CHECK(cache.find_prefix(numbered(length + 1)) == length);
   cache.unpin(pinned.id).value();
   check_idle(cache);
 }
@@ -210,7 +210,7 @@ TEMPLATE_TEST_CASE("case 10: two sequences that append to shared blocks get thei
     const auto own = static_cast<std::size_t>(thread);
     for (auto round = 0; round < rounds; ++round) {
       if (thread == 0) {
-        ids[0] = cache.create_sequence(counted(1)).value().id;
+        ids[0] = cache.create_sequence(numbered(1)).value().id;
         write_key(cache, ids[0], 0, 10.0F, 0);
         write_key(cache, ids[0], 0, 11.0F, 1);
         cache.commit(ids[0], 1).value();
@@ -262,7 +262,7 @@ TEMPLATE_TEST_CASE("statistics of a cache with groups can be read while threads 
       return;
     }
     for (auto round = 0; round < testing::scaled(2'000, 50'000); ++round) {
-      const auto id = cache.create_sequence(counted(5, 100 * thread)).value().id;
+      const auto id = cache.create_sequence(numbered(5, 100 * thread)).value().id;
       for (auto i = 0; i < 30; ++i) {
         wrong += !cache.append(id, token{i});
       }
@@ -281,7 +281,7 @@ TEMPLATE_TEST_CASE("a second operation on a sequence with groups waits for the f
   auto backend = stopping_backend{};
   backend.stop = &gate;
   auto cache = cache_type<TestType>{config_of({full, window}, 16), host_allocator{}, backend};
-  const auto id = cache.create_sequence(counted(1)).value().id;
+  const auto id = cache.create_sequence(numbered(1)).value().id;
   cache.commit(id, 1).value();
   const auto other = cache.fork(id).value();
 
@@ -293,7 +293,7 @@ TEMPLATE_TEST_CASE("a second operation on a sequence with groups waits for the f
   gate.closed.notify_all();
   first.join();
   second.join();
-  auto expected = counted(1);
+  auto expected = numbered(1);
   expected.insert(expected.end(), {100, 101, 0});
   cache.commit(id, 3).value();
   CHECK(cache.find_prefix(expected) == 2);  // in the order in which they came
@@ -308,10 +308,10 @@ TEST_CASE("sequences with groups go on inside their blocks while another one cop
   auto backend = stopping_backend{};
   backend.stop = &gate;
   auto cache = cache_type<sharded_mutex>{config_of({full, window}, 16), host_allocator{}, backend};
-  const auto shared = cache.create_sequence(counted(1)).value().id;
+  const auto shared = cache.create_sequence(numbered(1)).value().id;
   cache.commit(shared, 1).value();
   const auto forked = cache.fork(shared).value();
-  const auto other = cache.create_sequence(counted(1, 100)).value().id;
+  const auto other = cache.create_sequence(numbered(1, 100)).value().id;
   cache.commit(other, 1).value();
 
   gate.closed = true;
@@ -319,7 +319,7 @@ TEST_CASE("sequences with groups go on inside their blocks while another one cop
   gate.reached.wait(false);
   auto slots = std::array<slot, 4>{};
   auto failures = std::array<batch_failure, 1>{};
-  const auto next = counted(1, 101);
+  const auto next = numbered(1, 101);
   const auto entry = batch_entry{.id = other, .run = next, .num_computed_tokens = 1};
   CHECK(cache.append_batch({&entry, 1}, {slots, failures})->num_failures == 0);
   CHECK(cache.commit(forked, 1));
@@ -350,7 +350,7 @@ TEMPLATE_TEST_CASE("threads do everything at once to a cache with groups", "[cas
     const auto below = [&](unsigned end) { return static_cast<int>(random() % end); };
     auto batch = padded_batch{1, 64};
     for (auto round = 0; round < rounds; ++round) {
-      const auto prompt = counted(static_cast<std::size_t>(1 + below(20)), 100 * below(3));
+      const auto prompt = numbered(static_cast<std::size_t>(1 + below(20)), 100 * below(3));
       const auto made = cache.create_sequence(prompt);
       if (!made) {
         continue;
@@ -358,7 +358,7 @@ TEMPLATE_TEST_CASE("threads do everything at once to a cache with groups", "[cas
       const auto id = made->id;
       const auto used = std::array{id};
       const auto step = cache.begin_step(used);
-      static_cast<void>(cache.append(id, counted(static_cast<std::size_t>(below(5)), 7)));
+      static_cast<void>(cache.append(id, numbered(static_cast<std::size_t>(below(5)), 7)));
       const auto length = cache.describe(id).value().num_tokens;
       wrong += !cache.commit(id, std::min(length, cache.next_saved_length(id).value())) || !cache.commit(id, length);
       if (const auto forked = below(3) == 0 ? cache.fork(id) : result<sequence_id>{error{}}) {
@@ -373,7 +373,7 @@ TEMPLATE_TEST_CASE("threads do everything at once to a cache with groups", "[cas
       wrong += !cache.truncate(id, length);
       auto slots = std::array<slot, 64>{};
       auto failures = std::array<batch_failure, 1>{};
-      const auto added = counted(static_cast<std::size_t>(below(4)), 7);
+      const auto added = numbered(static_cast<std::size_t>(below(4)), 7);
       const auto entry = batch_entry{.id = id, .run = added, .num_computed_tokens = length};
       const auto appended = cache.append_batch({&entry, 1}, {slots, failures}).value().num_failures == 0;
       wrong += cache.describe(id).value().num_tokens != length + (appended ? std::ssize(added) : 0);
@@ -425,7 +425,7 @@ class sized_requests {
     const auto text_number = below(4);
     const auto tag = below(2);
     number_ = static_cast<float>(1000 * text_number + 100 * tag);
-    const auto prompt = counted(static_cast<std::size_t>(1 + below(20)), 1000 * text_number);
+    const auto prompt = numbered(static_cast<std::size_t>(1 + below(20)), 1000 * text_number);
     const auto made = cache_.create_sequence(prompt, {.salt = salt{static_cast<std::uint64_t>(tag)}});
     if (!made) {
       num_wrong_ += !is_full(made.error());
@@ -453,7 +453,7 @@ class sized_requests {
   /// Before any of the block is published: a hit inside it copies all of it.
   [[nodiscard]] int extend(token first) {
     const auto added = below(6);
-    if (const auto appended = cache_.append(id_, counted(static_cast<std::size_t>(added), first)); !appended) {
+    if (const auto appended = cache_.append(id_, numbered(static_cast<std::size_t>(added), first)); !appended) {
       num_wrong_ += !is_full(appended.error());
       return 0;
     }

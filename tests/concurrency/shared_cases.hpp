@@ -102,7 +102,7 @@ std::int64_t serve_while_others_change(Cache& cache, std::int32_t most_blocks, u
       switch (random() % 16) {
         case 0: num_invalidated += cache.invalidate_salt(tag); break;
         case 1:
-          num_invalidated += cache.invalidate_prefix(counted(4, static_cast<token>(1'000 * (random() % 4))), tag);
+          num_invalidated += cache.invalidate_prefix(numbered(4, static_cast<token>(1'000 * (random() % 4))), tag);
           break;
         case 2:
           if (const auto num = cache.invalidate_blocks(blocks)) {  // unless one is outside the pool

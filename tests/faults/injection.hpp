@@ -2,6 +2,7 @@
 
 #include "../support/allocation_count.hpp"
 #include "../support/failing_allocator.hpp"
+#include "../support/tokens.hpp"
 #include "failing_backend.hpp"
 #include "failing_files.hpp"
 
@@ -13,7 +14,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -66,12 +66,6 @@ struct fault_plan {
   fault_site site_ = fault_site::operator_new;
   std::int64_t end_ = 0;
 };
-
-[[nodiscard]] inline std::vector<token> text(token first, std::size_t count) {
-  auto made = std::vector<token>(count);
-  std::iota(made.begin(), made.end(), first);
-  return made;
-}
 
 [[nodiscard]] inline bool tells_of_a_fault(const error& reason) {
   return reason.code == error_code::out_of_memory || reason.code == error_code::backend_failure;

@@ -3,6 +3,7 @@
 #include "../support/failing_allocator.hpp"
 #include "../support/printing.hpp"
 #include "../support/recording_backend.hpp"
+#include "../support/tokens.hpp"
 #include "group_engine.hpp"
 
 #include <catch2/catch_test_macros.hpp>
@@ -11,7 +12,6 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,12 +28,6 @@ cache_config usable(std::int32_t num_blocks = 100) {
   return config;
 }
 
-std::vector<token> counted(std::size_t length) {
-  auto text = std::vector<token>(length);
-  std::iota(text.begin(), text.end(), 0);
-  return text;
-}
-
 struct counted_events {
   static constexpr auto kinds = all_event_kinds;
   std::shared_ptr<std::map<event_kind, std::int64_t>> counts = std::make_shared<std::map<event_kind, std::int64_t>>();
@@ -48,7 +42,7 @@ TEST_CASE("an operation whose copy fails changes nothing", "[group_cache]") {
   auto log = recording_backend::log{};
   using cache_type = group_cache<float32, recording_backend>;
   auto cache = cache_type{usable(), host_allocator{}, recording_backend{log}};
-  const auto first = cache.create_sequence(counted(30)).value();
+  const auto first = cache.create_sequence(numbered(30)).value();
   const auto refused = [&](const auto& outcome) {
     REQUIRE_FALSE(outcome);
     CHECK(outcome.error().code == error_code::backend_failure);
@@ -67,7 +61,7 @@ TEST_CASE("an operation whose copy fails changes nothing", "[group_cache]") {
 
   log.fail = true;
   before = blocks();
-  refused(cache.create_sequence(counted(30)));
+  refused(cache.create_sequence(numbered(30)));
   refused(cache.fork(first.id));
   CHECK(blocks().in_use == before.in_use);
   CHECK(blocks().evictable == before.evictable);
@@ -90,7 +84,7 @@ TEST_CASE("blocks that were evicted for a copy are free when it fails", "[group_
   const auto ended = cache.create_sequence(std::vector<token>(28, 9)).value();
   REQUIRE(cache.commit(ended.id, 28));
   REQUIRE(cache.release(ended.id));
-  const auto first = cache.create_sequence(counted(20)).value();
+  const auto first = cache.create_sequence(numbered(20)).value();
   REQUIRE(cache.commit(first.id, 20));
   while (cache.statistics().blocks.free > 0) {
     REQUIRE(cache.create_sequence(std::vector<token>(1, 7), {.publish = false}));
@@ -112,13 +106,13 @@ TEST_CASE("a fork gives back what it shared before a block whose references are 
   auto config = config_of({full});
   config.max_sequences = std::int32_t{block_state::max_count};
   auto cache = group_cache<float32>{config};
-  const auto other = cache.create_sequence(counted(4)).value().id;
+  const auto other = cache.create_sequence(numbered(4)).value().id;
   REQUIRE(cache.commit(other, 4));
   // Hits find its second block, but not its first one.
-  const auto first = cache.create_sequence(counted(9), {.max_cached_tokens = 0}).value().id;
+  const auto first = cache.create_sequence(numbered(9), {.max_cached_tokens = 0}).value().id;
   REQUIRE(cache.commit(first, 9));
   for (auto count = std::uint32_t{1}; count < block_state::max_count; ++count) {
-    if (!cache.pin(counted(8))) {
+    if (!cache.pin(numbered(8))) {
       FAIL("a pin was refused");
     }
   }
@@ -131,7 +125,7 @@ TEST_CASE("a fork gives back what it shared before a block whose references are 
 
 TEST_CASE("a prompt that does not fit takes nothing", "[group_cache]") {
   auto cache = group_cache<float32>{usable(20)};
-  const auto first = cache.create_sequence(counted(20)).value();
+  const auto first = cache.create_sequence(numbered(20)).value();
   const auto before = cache.statistics();
   const auto other = cache.create_sequence(std::vector<token>(30, 9));
   REQUIRE_FALSE(other);
@@ -146,7 +140,7 @@ TEST_CASE("a prompt that does not fit takes nothing", "[group_cache]") {
 
 TEST_CASE("blocks of a step in flight are named by the refusal, and free when it retires", "[group_cache]") {
   auto cache = group_cache<float32>{usable(20)};
-  const auto first = cache.create_sequence(counted(40), {.publish = false}).value();
+  const auto first = cache.create_sequence(numbered(40), {.publish = false}).value();
   const auto ids = std::vector{first.id};
   const auto step = cache.begin_step(ids).value();
   REQUIRE(cache.release(first.id));
@@ -181,7 +175,7 @@ TEST_CASE("threads share a cache with groups under a reader-writer lock", "[grou
   auto failed = std::atomic<int>{0};
   const auto work = [&](int seed) {
     for (auto round = 0; round < 200; ++round) {
-      auto prompt = counted(static_cast<std::size_t>(10 + (seed * 7 + round * 5) % 30));
+      auto prompt = numbered(static_cast<std::size_t>(10 + (seed * 7 + round * 5) % 30));
       prompt.push_back(-round % 3);
       const auto made = cache.create_sequence(prompt);
       if (!made) {

@@ -1,6 +1,7 @@
 // The cache on a device: its backend operations run on the caller's stream.
 
 #include "../support/printing.hpp"
+#include "../support/tokens.hpp"
 #include "../tier/temporary_folder.hpp"
 #include "reference.hpp"
 #include "target.hpp"
@@ -20,12 +21,6 @@ using namespace pagedkv;
 using namespace pagedkv::test;
 
 using device_cache = kv_cache<hip_backend>;
-
-std::vector<token> tokens_from(token first, std::size_t count) {
-  auto tokens = std::vector<token>(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
 
 /// Writes rows whose numbers are `first`, `first` + 1, … to tokens [from, to) of a sequence, in every layer.
 template <class Cache>
@@ -83,7 +78,7 @@ TEST_CASE("A fork copies its block on the caller's stream, and the other sequenc
   auto target = require_target<hip_target<0>>();
   auto cache = device_cache(make_config(4, 16, 2, 1, 8));
   auto rows = row_writer(target, cache);
-  const auto first = cache.create_sequence(tokens_from(0, 6)).value().id;
+  const auto first = cache.create_sequence(text(0, 6)).value().id;
   rows.write(first, 0, 6, 0.0F);
   REQUIRE(cache.commit(first, 6));
   const auto second = cache.fork(first).value();
@@ -99,8 +94,8 @@ TEST_CASE("Compaction moves blocks on the caller's stream", "[cache]") {
   auto target = require_target<hip_target<0>>();
   auto cache = device_cache(make_config(4, 16, 2, 1, 8));
   auto rows = row_writer(target, cache);
-  const auto first = cache.create_sequence(tokens_from(0, 20)).value().id;
-  const auto second = cache.create_sequence(tokens_from(100, 20)).value().id;
+  const auto first = cache.create_sequence(text(0, 20)).value().id;
+  const auto second = cache.create_sequence(text(100, 20)).value().id;
   rows.write(second, 0, 20, 9.0F);
   REQUIRE(cache.release(first));
   const auto moves = cache.compact(target.stream());
@@ -118,19 +113,19 @@ TEST_CASE("A session is saved from a device, and restored on one", "[cache]") {
   const auto config = make_config(4, 12, 2, 1, 8);
   {
     auto cache = device_cache(config);
-    const auto id = cache.create_sequence(tokens_from(0, 11)).value().id;
+    const auto id = cache.create_sequence(text(0, 11)).value().id;
     row_writer(target, cache).write(id, 0, 11, 100.0F);
     REQUIRE(cache.commit(id, 11));
     REQUIRE(save_sequence(cache, id, path, options, target.stream()));
   }
   auto cache = device_cache(config);
   auto rows = row_writer(target, cache);
-  const auto other = cache.create_sequence(tokens_from(50, 6)).value().id;
+  const auto other = cache.create_sequence(text(50, 6)).value().id;
   rows.write(other, 0, 6, 500.0F);
   const auto restored = restore_sequence(cache, path, options, target.stream()).value();
   CHECK(rows.read(restored.id, 0, 11) == counted(100.0F, 88));
   CHECK(rows.read(other, 0, 6) == counted(500.0F, 48));
-  CHECK(cache.find_prefix(tokens_from(0, 11)) == 8);
+  CHECK(cache.find_prefix(text(0, 11)) == 8);
 }
 
 TEST_CASE("A device's pool grows and shrinks behind one address", "[cache]") {
@@ -140,21 +135,21 @@ TEST_CASE("A device's pool grows and shrinks behind one address", "[cache]") {
   auto cache = kv_cache<float32, hip_backend, hip::mapping_allocator>(config);
   auto rows = row_writer(target, cache);
   const auto view = cache.view();  // as a captured kernel keeps it
-  const auto first = cache.create_sequence(tokens_from(0, 40 * 16)).value().id;
+  const auto first = cache.create_sequence(text(0, 40 * 16)).value().id;
   const auto at_first = cache.memory().payload;
   REQUIRE(cache.resize(256, target.stream()));
   CHECK(cache.memory().payload > at_first);
-  const auto second = cache.create_sequence(tokens_from(5000, 200 * 16)).value().id;
+  const auto second = cache.create_sequence(text(5000, 200 * 16)).value().id;
   rows.write(second, 199 * 16, 200 * 16, 9.0F);
   REQUIRE(cache.truncate(second, 0));
   REQUIRE(cache.release(first));
-  const auto third = cache.create_sequence(tokens_from(0, 20)).value().id;
+  const auto third = cache.create_sequence(text(0, 20)).value().id;
   rows.write(third, 0, 20, 3.0F);
   REQUIRE(cache.resize(2, target.stream()));
   CHECK(cache.memory().payload < at_first);
   CHECK(rows.read(third, 0, 20) == counted(3.0F, 20 * 1024));
   REQUIRE(cache.resize(100, target.stream()));
-  REQUIRE(cache.append(third, tokens_from(20, 90 * 16), target.stream()));
+  REQUIRE(cache.append(third, text(20, 90 * 16), target.stream()));
   rows.write(third, 89 * 16, 90 * 16, 5.0F);
   CHECK(rows.read(third, 89 * 16, 90 * 16) == counted(5.0F, 16 * 1024));
   CHECK(cache.view().base == view.base);
@@ -194,8 +189,8 @@ TEST_CASE("A captured graph goes on working while the pool grows by 1 GiB and sh
   auto config = make_config(16, 40, 2, 8, 128);
   config.max_blocks = 40 + (1 << 12);
   auto cache = kv_cache<float32, hip_backend, hip::mapping_allocator>(config);
-  const auto other = cache.create_sequence(tokens_from(5000, 35 * 16)).value().id;
-  const auto id = cache.create_sequence(tokens_from(0, 20)).value().id;
+  const auto other = cache.create_sequence(text(5000, 35 * 16)).value().id;
+  const auto id = cache.create_sequence(text(0, 20)).value().id;
   const auto slots_now = [&] {
     auto slots = std::vector<slot>(20);
     REQUIRE(cache.slot_mapping(id, 0, slots));
@@ -239,14 +234,14 @@ TEST_CASE("A step retires when its event is reached, and its blocks are reused o
   auto target = require_target<hip_target<0>>();
   auto cache = device_cache(make_config(4, 4, 1, 1, 8));
   auto done = hip::event();
-  const auto id = cache.create_sequence(tokens_from(0, 16)).value().id;
+  const auto id = cache.create_sequence(text(0, 16)).value().id;
   const auto step = cache.begin_step().value();
   REQUIRE(done.record(target.stream()));
   REQUIRE(cache.release(id));
-  CHECK(cache.create_sequence(tokens_from(50, 16)).error().code == error_code::capacity_exhausted);
+  CHECK(cache.create_sequence(text(50, 16)).error().code == error_code::capacity_exhausted);
   REQUIRE(done.synchronize());
   REQUIRE(cache.retire_step(step));
-  CHECK(cache.create_sequence(tokens_from(50, 16)));
+  CHECK(cache.create_sequence(text(50, 16)));
   CHECK(cache.check_invariants().empty());
 }
 

@@ -1,3 +1,5 @@
+#include "../support/tokens.hpp"
+
 #include <pagedkv/router/cache_keys.hpp>
 #include <pagedkv/router/dynamo_keys.hpp>
 #include <pagedkv/router/llm_d_keys.hpp>
@@ -11,7 +13,6 @@
 
 #include <array>
 #include <cstdint>
-#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,14 +20,9 @@
 namespace {
 
 using namespace pagedkv;
+using pagedkv::test::numbered;
 
 static_assert(!block_keys<int> && !adapter_keys<cache_keys>);
-
-std::vector<token> text(std::size_t num_tokens, token first = 0) {
-  auto tokens = std::vector<token>(num_tokens);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
 
 std::uint64_t fnv_1a(const std::vector<std::uint8_t>& bytes) {
   auto hash = std::uint64_t{14695981039346656037U};
@@ -69,7 +65,7 @@ TEST_CASE("llm-d's keys are FNV-1a over canonical CBOR", "[router]") {
 }
 
 TEST_CASE("llm-d's keys of an adapter are those of a model with its name", "[router]") {
-  const auto prompt = text(4, 1'000);
+  const auto prompt = numbered(4, 1'000);
   const auto block = std::vector<std::uint32_t>(prompt.begin(), prompt.end());
   for (const auto* seed : {"", "42"}) {
     const auto keys = llm_d_keys{"model", seed};
@@ -80,7 +76,7 @@ TEST_CASE("llm-d's keys of an adapter are those of a model with its name", "[rou
 
 TEST_CASE("llm-d's keys of blocks of any size", "[router]") {
   for (const auto block_size : {1U, 23U, 24U, 64U, 255U, 256U, 300U}) {
-    const auto prompt = text(block_size, 1'000);
+    const auto prompt = numbered(block_size, 1'000);
     auto key = std::array<std::uint64_t, 1>{};
     REQUIRE(prompt_keys(llm_d_keys{"model"}, prompt, block_size, key) == 1);
     CHECK(key[0] == llm_d_by_definition("", "model", {{prompt.begin(), prompt.end()}})[0]);
@@ -96,7 +92,7 @@ void put(std::vector<std::uint8_t>& bytes, Number value) {
 }
 
 TEST_CASE("Dynamo's keys are chained XXH3 with its seed", "[router]") {
-  const auto prompt = text(50, 7);
+  const auto prompt = numbered(50, 7);
   for (const auto* adapter : {"", "sql"}) {
     const auto name = std::string{adapter};
     const auto token_seed = 1337 + (name.empty() ? 0 : XXH3_64bits(name.data(), name.size()));
@@ -125,7 +121,7 @@ TEST_CASE("the keys of caches are the hashes of their events", "[router]") {
   config.head_dim = 1;
   config.hash_seed = 99;
   const auto cache = kv_cache<>{config};
-  const auto prompt = text(50);
+  const auto prompt = numbered(50);
   for (const auto tenant : {salt::none, make_salt(3, 4)}) {
     auto expected = std::array<std::uint64_t, 3>{};
     auto keys = expected;
@@ -138,9 +134,9 @@ TEST_CASE("the keys of caches are the hashes of their events", "[router]") {
 TEST_CASE("no more keys are written than there is room for", "[router]") {
   auto keys = std::array<std::uint64_t, 3>{};
   const auto room = std::span(keys).first(2);
-  CHECK(prompt_keys(dynamo_keys{}, text(15), 16, room) == 0);
+  CHECK(prompt_keys(dynamo_keys{}, numbered(15), 16, room) == 0);
   CHECK(keys[0] == 0);
-  CHECK(prompt_keys(dynamo_keys{}, text(100), 16, room) == 2);
+  CHECK(prompt_keys(dynamo_keys{}, numbered(100), 16, room) == 2);
   CHECK(keys[1] != 0);
   CHECK(keys[2] == 0);
 }

@@ -1,3 +1,5 @@
+#include "../support/tokens.hpp"
+
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/router/cache_keys.hpp>
@@ -12,7 +14,6 @@
 
 #include <array>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <vector>
@@ -20,12 +21,7 @@
 namespace {
 
 using namespace pagedkv;
-
-std::vector<token> counted(std::size_t num_tokens, token first = 0) {
-  auto tokens = std::vector<token>(num_tokens);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
+using pagedkv::test::numbered;
 
 template <class Keys>
 Keys make_keys() {
@@ -66,7 +62,7 @@ TEMPLATE_TEST_CASE("an index fed by caches knows what each of them has cached", 
   for (auto round = 0; round < 2'000; ++round) {
     const auto at = random() % num_workers;
     auto& cache = *caches[at];
-    auto prompt = counted(4 * (1 + random() % 5), static_cast<token>(random() % 3));
+    auto prompt = numbered(4 * (1 + random() % 5), static_cast<token>(random() % 3));
     prompt.back() += static_cast<token>(random() % 2);
     if (round % 500 == 499) {
       REQUIRE(cache.reset_prefix_cache());
@@ -97,7 +93,7 @@ TEMPLATE_TEST_CASE("an index fed by caches knows what each of them has cached", 
 TEST_CASE("a block that is stored twice is there until it was removed twice", "[router]") {
   auto index = worker_index{{.num_blocks = 8}};
   auto feed = worker_feed{index, worker_id{5}, dynamo_keys{}};
-  const auto tokens = counted(4);
+  const auto tokens = numbered(4);
   feed.stored(1, std::nullopt, tokens);
   feed.stored(1, std::nullopt, tokens);
   feed.removed(1);
@@ -111,7 +107,7 @@ TEST_CASE("a block that is stored twice is there until it was removed twice", "[
 TEST_CASE("blocks that differ in what keys leave out are there until the last was removed", "[router]") {
   auto index = worker_index{{.num_blocks = 8}};
   auto feed = worker_feed{index, worker_id{5}, dynamo_keys{}};
-  const auto tokens = counted(4);
+  const auto tokens = numbered(4);
   const auto key = dynamo_keys{}.first(tokens);
   for (const auto last : {1U, 2U, 3U}) {
     for (const auto hash : {1U, 2U, 3U}) {  // of adapters, say
@@ -128,9 +124,9 @@ TEST_CASE("blocks that differ in what keys leave out are there until the last wa
   }
   feed.stored(1, std::nullopt, tokens);
   feed.stored(2, std::nullopt, tokens);
-  feed.stored(3, std::nullopt, counted(4, 9));  // which no other has in common
+  feed.stored(3, std::nullopt, numbered(4, 9));  // which no other has in common
   feed.removed(3);
-  CHECK_FALSE(index.holds(worker_id{5}, dynamo_keys{}.first(counted(4, 9))));
+  CHECK_FALSE(index.holds(worker_id{5}, dynamo_keys{}.first(numbered(4, 9))));
   feed.clear();
   CHECK_FALSE(index.holds(worker_id{5}, key));
   feed.stored(1, std::nullopt, tokens);
@@ -142,7 +138,7 @@ TEST_CASE("a block whose parent is unknown is left out and counted", "[router]")
   auto index = worker_index{{.num_blocks = 8}};
   auto feed = worker_feed{index, worker_id{0}, dynamo_keys{}};
   REQUIRE(index.add(worker_id{0}, 0));
-  feed.stored(2, 1, counted(4));
+  feed.stored(2, 1, numbered(4));
   CHECK(feed.num_orphans() == 1);
   feed.removed(2);
   CHECK(feed.num_blocks() == 0);
@@ -152,7 +148,7 @@ TEST_CASE("a block whose parent is unknown is left out and counted", "[router]")
 TEST_CASE("blocks of adapters are indexed under each adapter's own keys", "[router]") {
   auto index = worker_index{{.num_blocks = 8}};
   auto feed = worker_feed{index, worker_id{0}, llm_d_keys{"model"}};
-  const auto tokens = counted(4);
+  const auto tokens = numbered(4);
   for (const auto* adapter : {"french", "", "german", "french"}) {
     const auto own = llm_d_keys{*adapter == '\0' ? "model" : adapter};
     const auto keys = std::array{own.first(tokens), own.next(own.first(tokens), tokens)};
@@ -170,12 +166,12 @@ TEST_CASE("blocks of adapters are indexed under each adapter's own keys", "[rout
 TEST_CASE("blocks of adapters that keys do not tell apart are left out and counted", "[router]") {
   auto index = worker_index{{.num_blocks = 8}};
   auto feed = worker_feed{index, worker_id{0}, cache_keys{1}};
-  feed.stored(1, std::nullopt, counted(4), "french");
+  feed.stored(1, std::nullopt, numbered(4), "french");
   CHECK(feed.num_foreign() == 1);
   feed.stored_without_name(3);
   CHECK(feed.num_foreign() == 4);
   CHECK(feed.num_blocks() == 0);
-  CHECK_FALSE(index.holds(worker_id{0}, cache_keys{1}.first(counted(4))));
+  CHECK_FALSE(index.holds(worker_id{0}, cache_keys{1}.first(numbered(4))));
 }
 
 TEST_CASE("the removal of a block that was left out removes no other of its hash", "[router]") {
@@ -208,12 +204,12 @@ TEST_CASE("a feed counts blocks for which the index has no room, and removes no 
   auto hash = std::uint64_t{0};
   while (feed.num_refused() == 0) {
     REQUIRE(hash < 1'000);
-    feed.stored(hash, std::nullopt, counted(4, static_cast<token>(4 * hash)));
+    feed.stored(hash, std::nullopt, numbered(4, static_cast<token>(4 * hash)));
     ++hash;
   }
   CHECK(feed.num_refused() == 1);
   // There is room again, and the key comes to the index from elsewhere.
-  const auto key = dynamo_keys{}.first(counted(4, static_cast<token>(4 * (hash - 1))));
+  const auto key = dynamo_keys{}.first(numbered(4, static_cast<token>(4 * (hash - 1))));
   for (auto others = std::uint64_t{0}; others < hash - 1; ++others) {
     feed.removed(others);
   }
@@ -224,10 +220,10 @@ TEST_CASE("a feed counts blocks for which the index has no room, and removes no 
 
 TEST_CASE("a feed that ends takes its worker out of the index", "[router]") {
   auto index = worker_index{{.num_blocks = 8}};
-  const auto key = dynamo_keys{}.first(counted(4));
+  const auto key = dynamo_keys{}.first(numbered(4));
   {
     auto feed = worker_feed{index, worker_id{0}, dynamo_keys{}};
-    feed.stored(1, std::nullopt, counted(4));
+    feed.stored(1, std::nullopt, numbered(4));
     CHECK(index.holds(worker_id{0}, key));
   }
   CHECK_FALSE(index.holds(worker_id{0}, key));

@@ -1,12 +1,12 @@
 #pragma once
 
 #include "printing.hpp"
+#include "tokens.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -22,13 +22,6 @@ using tokens = std::vector<token>;
   config.max_sequences = 64;
   config.hash_seed = 1;
   return config;
-}
-
-/// `count` tokens that continue each other from `first` on.
-[[nodiscard]] inline tokens text(token first, std::size_t count) {
-  auto made = tokens(count);
-  std::iota(made.begin(), made.end(), first);
-  return made;
 }
 
 template <class Cache>

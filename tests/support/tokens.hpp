@@ -9,13 +9,13 @@
 namespace pagedkv::test {
 
 /// Tokens that count from `first` on.
-[[nodiscard]] inline std::vector<token> counted(std::size_t num_tokens, token first = 0) {
+[[nodiscard]] inline std::vector<token> numbered(std::size_t num_tokens, token first = 0) {
   auto tokens = std::vector<token>(num_tokens);
   std::iota(tokens.begin(), tokens.end(), first);
   return tokens;
 }
 
 /// The same, where the first one matters more than their number.
-[[nodiscard]] inline std::vector<token> text(token first, std::size_t num_tokens) { return counted(num_tokens, first); }
+[[nodiscard]] inline std::vector<token> text(token first, std::size_t num_tokens) { return numbered(num_tokens, first); }
 
 }  // namespace pagedkv::test

@@ -2,6 +2,7 @@
 
 #include "../support/recording_backend.hpp"
 #include "../support/small_config.hpp"
+#include "../support/tokens.hpp"
 #include "temporary_folder.hpp"
 
 #include <pagedkv/pagedkv.hpp>
@@ -18,7 +19,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <numeric>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -29,12 +29,6 @@ using namespace pagedkv;
 using namespace pagedkv::test;
 
 namespace {
-
-std::vector<token> numbers(token first, std::size_t count) {
-  auto made = std::vector<token>(count);
-  std::iota(made.begin(), made.end(), first);
-  return made;
-}
 
 /// Runs operations, each on a stream of its own, and looks at the streams that the backend was given.
 class streams {
@@ -78,7 +72,7 @@ class streams {
 /// Two sequences on the same blocks, the last of which is not full.
 template <class Cache>
 std::pair<sequence_id, sequence_id> twins(Cache& cache, streams& on, token first) {
-  const auto prompt = numbers(first, 6);
+  const auto prompt = text(first, 6);
   const auto made = on.made_by("create", [&](int s) { return cache.create_sequence(prompt, {}, s); });
   on.made_by("commit", [&](int s) { return cache.commit(made.id, 6, s); });
   return {made.id, on.made_by("fork", [&](int s) { return cache.fork(made.id, s); })};
@@ -90,11 +84,11 @@ void write_to_shared_blocks(Cache& cache, streams& on, const AppendBatch& append
   const auto one = twins(cache, on, 0);
   on.copies("append", [&](int s) { return cache.append(one.second, token{1}, s); });
   const auto two = twins(cache, on, 100);
-  on.copies("append a run", [&](int s) { return cache.append(two.second, numbers(1, 3), s); });
+  on.copies("append a run", [&](int s) { return cache.append(two.second, text(1, 3), s); });
   const auto three = twins(cache, on, 200);
   on.copies("reserve_slots", [&](int s) { return cache.reserve_slots(three.second, 2, s); });
   const auto four = twins(cache, on, 300);
-  const auto more = numbers(1, 2);
+  const auto more = text(1, 2);
   const auto entries = std::array<batch_entry, 1>{{{.id = four.second, .run = more}}};
   on.copies("append_batch", [&](int s) { return append_batch(entries, s); });
   for (const auto id : {one.first, one.second, two.first}) {
@@ -112,7 +106,7 @@ void write_to_shared_blocks(Cache& cache, streams& on, const AppendBatch& append
 template <class Cache>
 void evict_and_fetch(Cache& cache, streams& on) {
   const auto start = [&](token first, std::size_t count, bool evicts) {
-    const auto prompt = numbers(first, count);
+    const auto prompt = text(first, count);
     const auto create = [&](int s) { return cache.create_sequence(prompt, {}, s); };
     const auto made = evicts ? on.copies("create", create) : on.made_by("create", create);
     on.made_by("commit", [&](int s) { return cache.commit(made.id, std::ssize(prompt), s); });
@@ -136,9 +130,9 @@ void evict_and_fetch(Cache& cache, streams& on) {
     REQUIRE(cache.release(id));
   };
   extend("append", [&](sequence_id id, int s) { return cache.append(id, token{1}, s); });
-  extend("append a run", [&](sequence_id id, int s) { return cache.append(id, numbers(5, 9), s); });
+  extend("append a run", [&](sequence_id id, int s) { return cache.append(id, text(5, 9), s); });
   extend("reserve_slots", [&](sequence_id id, int s) { return cache.reserve_slots(id, 5, s); });
-  const auto more = numbers(5, 9);
+  const auto more = text(5, 9);
   extend("append_batch", [&](sequence_id id, int s) {
     return cache.append_batch(std::array<batch_entry, 1>{{{.id = id, .run = more}}}, {slots, failures, {}}, s);
   });
@@ -180,12 +174,12 @@ void evict_for_requests(Cache& cache, streams& on) {
   auto tracker = request_tracker{cache};
   auto next = token{50'000};
   const auto fill = [&] {
-    const auto made = on.made_by("submit", [&](int s) { return tracker.submit(numbers(next += 1000, 32), {}, s); });
+    const auto made = on.made_by("submit", [&](int s) { return tracker.submit(text(next += 1000, 32), {}, s); });
     on.made_by("commit", [&](int s) { return cache.commit(made.sequence, 32, s); });
     REQUIRE(tracker.finish(made.id));
   };
   fill();
-  const auto prompt = numbers(next += 1000, 6);
+  const auto prompt = text(next += 1000, 6);
   const auto made = on.copies("submit", [&](int s) { return tracker.submit(prompt, {}, s); });
   on.made_by("commit", [&](int s) { return cache.commit(made.sequence, 6, s); });
   const auto other = on.made_by("fork", [&](int s) { return tracker.fork(made.id, s); });
@@ -193,7 +187,7 @@ void evict_for_requests(Cache& cache, streams& on) {
   REQUIRE(tracker.finish(other.id));
   auto slots = std::array<slot, 32>{};
   auto failures = std::array<batch_failure, 1>{};
-  const auto more = numbers(5, 22);
+  const auto more = text(5, 22);
   const auto entries = std::array<batch_entry, 1>{{{.id = made.sequence, .run = more}}};
   on.copies("append_batch",
             [&](int s) { return tracker.append_batch(std::array{made.id}, entries, {slots, failures, {}}, s); });
@@ -250,7 +244,7 @@ TEST_CASE("every operation of a cache with groups copies on its stream", "[group
   config.groups = {layers, more_layers, state};
   auto cache = group_cache<float32, recording_backend>{config, host_allocator{}, recording_backend{log}};
   auto on = streams{log};
-  const auto prompt = numbers(0, 13);
+  const auto prompt = text(0, 13);
   const auto made = on.made_by("create", [&](int s) { return cache.create_sequence(prompt, {}, s); });
   on.copies("commit", [&](int s) { return cache.commit(made.id, 12, s); });
   on.made_by("commit", [&](int s) { return cache.commit(made.id, 13, s); });
@@ -263,7 +257,7 @@ TEMPLATE_TEST_CASE("every operation of a cache with tiers copies on its stream",
                    on_host_by_groups) {
   auto log = recording_backend::log{};
   auto on = streams{log};
-  const auto prompt = numbers(0, 9);
+  const auto prompt = text(0, 9);
   SECTION("where blocks are evicted") {
     auto cache = cache_of<TestType>(8, log);
     evict_and_fetch(cache, on);
@@ -335,7 +329,7 @@ TEMPLATE_TEST_CASE("what comes from a slower tier is copied on the stream that s
   auto cache = TestType{config, options, {10}, std::tuple{std::move(files)}, host_allocator{}, recording_backend{log}};
   auto on = streams{log};
   const auto play = [&](token first) {
-    const auto prompt = numbers(first, 32);
+    const auto prompt = text(first, 32);
     const auto made = on.made_by("create", [&](int s) { return cache.create_sequence(prompt, {}, s); });
     on.made_by("commit", [&](int s) { return cache.commit(made.id, 32, s); });
     REQUIRE(cache.release(made.id));
@@ -344,7 +338,7 @@ TEMPLATE_TEST_CASE("what comes from a slower tier is copied on the stream that s
   for (const auto first : {0, 1000, 2000, 3000}) {
     play(first);
   }
-  const auto prompt = numbers(0, 13);
+  const auto prompt = text(0, 13);
   auto tracker = request_tracker{cache};
   const auto submit = [&](int s) { return tracker.submit(prompt, {}, s); };
   const auto first = on.made_by("submit", submit);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../support/hash_seed.hpp"
+#include "../support/tokens.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
@@ -13,7 +14,6 @@
 #include <cstdint>
 #include <iterator>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <span>
@@ -197,12 +197,6 @@ inline std::vector<token> random_prompt(std::mt19937& random, std::size_t max_bl
     prompt.push_back(static_cast<token>(i) * 10 + branch);
   }
   return prompt;
-}
-
-inline std::vector<token> numbered(std::size_t count, token first = 0) {
-  auto tokens = std::vector<token>(count);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
 }
 
 /// Tokens that sequences did not have to compute.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../support/small_config.hpp"
+#include "../support/tokens.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
@@ -10,7 +11,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 // Sequences whose K/V follows from their tokens.
@@ -20,16 +20,11 @@ namespace pagedkv::testing {
 inline constexpr auto block_size = std::int64_t{4};
 
 using test::small_config;
+using test::text;
 
 struct cache_with_tier : tiered_cache<> {
   explicit cache_with_tier(const cache_config& config) : tiered_cache<>{config, {}, {16}} {}
 };
-
-inline std::vector<token> text(token first, std::size_t size) {
-  auto tokens = std::vector<token>(size);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
 
 /// Rows of one layer whose numbers follow from the tokens.
 inline std::vector<float> rows_of(const std::vector<token>& tokens, std::int32_t layer, float sign) {

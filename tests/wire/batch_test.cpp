@@ -1,5 +1,6 @@
 #include "../support/full_numbers.hpp"
 #include "../support/messages.hpp"
+#include "../support/tokens.hpp"
 
 #include <pagedkv/router/cache_keys.hpp>
 #include <pagedkv/router/dynamo_keys.hpp>
@@ -19,7 +20,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -29,6 +29,7 @@
 namespace {
 
 using namespace pagedkv;
+using pagedkv::test::numbered;
 using nlohmann::json;
 
 std::string packed(const json& value) {
@@ -43,12 +44,6 @@ result<wire_batch> read_copy(std::string_view bytes) {
 }
 
 json unpacked(std::string_view bytes) { return json::from_msgpack(bytes); }
-
-std::vector<token> text(std::size_t num_tokens, token first) {
-  auto tokens = std::vector<token>(num_tokens);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
 
 cache_event stored(std::uint64_t hash, std::uint64_t parent, bool is_first, const std::vector<token>& tokens) {
   auto event = cache_event{};
@@ -74,9 +69,9 @@ cache_event reset() {
 }
 
 TEST_CASE("a batch is written as vLLM writes it", "[wire]") {
-  const auto one = text(2, 5);
-  const auto two = text(2, 70'000);
-  const auto three = text(2, -1);
+  const auto one = numbered(2, 5);
+  const auto two = numbered(2, 70'000);
+  const auto three = numbered(2, -1);
   auto arrays = batch_writer{wire_encoding::arrays};
   auto maps = batch_writer{wire_encoding::maps, "GPU", 3};
   for (auto* writer : {&arrays, &maps}) {
@@ -116,7 +111,7 @@ TEST_CASE("a batch is written as vLLM writes it", "[wire]") {
 }
 
 TEST_CASE("salt and prefix keys are written as extra keys of their block", "[wire]") {
-  const auto tokens = text(2, 0);
+  const auto tokens = numbered(2, 0);
   const auto keys = std::vector<prefix_key>{{1, {7, 8}}};
   auto writer = batch_writer{wire_encoding::arrays};
   auto first = stored(1, 0, true, tokens);
@@ -130,7 +125,7 @@ TEST_CASE("salt and prefix keys are written as extra keys of their block", "[wir
 }
 
 TEST_CASE("adapters are written, read and indexed as vLLM names them", "[wire]") {
-  const auto base = text(4, 0);
+  const auto base = numbered(4, 0);
   const auto keys = std::vector<prefix_key>{{1, {7, 8}}};
   const auto adapter_of = [](salt tag) {
     return tag == salt{42} ? std::optional{wire_adapter{3, "french"}} : std::nullopt;
@@ -207,7 +202,7 @@ TEST_CASE("an adapter's number alone is not indexed but counted, and other extra
 }
 
 TEST_CASE("events of a cache with groups name the group and its kind", "[wire]") {
-  const auto tokens = text(2, 0);
+  const auto tokens = numbered(2, 0);
   auto of_group = stored(1, 0, true, tokens);
   of_group.group = 1;
   of_group.layers = group_kind::latent;
@@ -241,7 +236,7 @@ TEST_CASE("an event that has not been finished is in its batch only", "[wire]") 
 }
 
 TEST_CASE("nothing of an event that was given up is in the next batch", "[wire]") {
-  const auto tokens = text(2, 0);
+  const auto tokens = numbered(2, 0);
   const auto keys = std::vector<prefix_key>{{1, {7, 8}}};
   auto writer = batch_writer{wire_encoding::arrays};
   auto given_up = stored(1, 0, true, tokens);
@@ -254,7 +249,7 @@ TEST_CASE("nothing of an event that was given up is in the next batch", "[wire]"
 
 TEST_CASE("a large batch outgrows its buffer", "[wire]") {
   const auto encoding = GENERATE(wire_encoding::arrays, wire_encoding::maps);
-  const auto tokens = text(512, 100'000);
+  const auto tokens = numbered(512, 100'000);
   auto writer = batch_writer{encoding};
   for (auto i = std::uint64_t{0}; i < 300; ++i) {
     writer.add(stored(i + 1, i, i == 0, tokens));
@@ -271,7 +266,7 @@ TEST_CASE("a large batch outgrows its buffer", "[wire]") {
 }
 
 TEST_CASE("both encodings read alike", "[wire]") {
-  const auto tokens = text(4, 0);
+  const auto tokens = numbered(4, 0);
   const auto arrays = json::array(
       {0.5,
        json::array({json::array({"BlockStored", json::array({1, 2}), 9, json::array({0, 1, 2, 3}), 2, nullptr, "GPU"}),
@@ -416,7 +411,7 @@ TEST_CASE("a removal that cannot be understood makes its batch one, since its bl
 /// Batches of every form that the reader knows.
 std::vector<std::string> whole_batches() {
   auto batches = std::vector<std::string>{};
-  const auto tokens = text(4, 60'000);
+  const auto tokens = numbered(4, 60'000);
   const auto keys = std::vector<prefix_key>{{1, {7, 8}}};
   for (const auto encoding : {wire_encoding::arrays, wire_encoding::maps}) {
     auto writer = batch_writer{encoding, "GPU", 1, [](salt) { return std::optional{wire_adapter{3, "french"}}; }};

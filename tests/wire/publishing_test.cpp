@@ -1,3 +1,5 @@
+#include "../support/tokens.hpp"
+
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/router/cache_keys.hpp>
 #include <pagedkv/router/prompt_keys.hpp>
@@ -14,7 +16,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,15 +26,10 @@
 namespace {
 
 using namespace pagedkv;
+using pagedkv::test::numbered;
 using namespace std::chrono_literals;
 
 constexpr auto no_hang = 60s;  // a message comes much sooner, or never
-
-std::vector<token> counted(std::size_t num_tokens, token first = 0) {
-  auto tokens = std::vector<token>(num_tokens);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
 
 publisher_config on_loopback() {
   auto config = publisher_config{};
@@ -77,7 +73,7 @@ TEST_CASE("an index across the wire follows a cache", "[wire]") {
   const auto config = small_cache();
   const auto queues = event_queues{config.block_size};
   auto cache = kv_cache<event_queues>{config, queues};
-  cache_prompt(cache, counted(20));  // before anyone listens
+  cache_prompt(cache, numbered(20));  // before anyone listens
   const auto publisher = event_publisher{queues, publishing};
   auto subscriber = event_subscriber{to(publisher)};
   auto index = worker_index{{.num_blocks = 64}};
@@ -96,14 +92,14 @@ TEST_CASE("an index across the wire follows a cache", "[wire]") {
     }
     CHECK(num_held(prompt) == num_blocks);
   };
-  follow(counted(20), 5);
-  cache_prompt(cache, counted(40));
-  follow(counted(40), 10);
-  cache_prompt(cache, counted(60, 100));  // 15 of 16 blocks: those of the first prompt go
-  follow(counted(60, 100), 15);
-  follow(counted(40), cache.find_prefix(counted(41)) / 4);
+  follow(numbered(20), 5);
+  cache_prompt(cache, numbered(40));
+  follow(numbered(40), 10);
+  cache_prompt(cache, numbered(60, 100));  // 15 of 16 blocks: those of the first prompt go
+  follow(numbered(60, 100), 15);
+  follow(numbered(40), cache.find_prefix(numbered(41)) / 4);
   cache.reset_prefix_cache().value();
-  follow(counted(60, 100), 0);
+  follow(numbered(60, 100), 0);
   CHECK(subscriber.num_losses() == 0);
   CHECK(subscriber.num_malformed() == 0);
   CHECK(feed.num_orphans() == 0);
