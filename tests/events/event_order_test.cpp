@@ -1,3 +1,4 @@
+#include "../support/check_schedules.hpp"
 #include "../support/mutants.hpp"
 #include "../support/scheduled.hpp"
 
@@ -90,10 +91,7 @@ void drop(execution& e) {
 
 TEST_CASE("an event that happened before another one is drained first under every schedule", "[events][scheduler]") {
   for (const auto body : {store_and_evict<scheduled>, drop<scheduled>}) {
-    const auto found = explorer{every_schedule}.exhaustive(body);
-    INFO(found.failure << ", schedule " << found.schedule << " of " << found.schedules);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    check_complete(explorer{every_schedule}.exhaustive(body));
   }
 }
 

@@ -1,3 +1,4 @@
+#include "../support/check_schedules.hpp"
 #include "../support/messages.hpp"
 #include "../support/scheduled.hpp"
 
@@ -243,19 +244,14 @@ void run(execution& e) {
 
 TEST_CASE("entries change keys under every schedule", "[router][scheduler]") {
   for (const auto body : {run_to_the_end<1>, run_to_the_end<64>}) {
-    const auto found = explorer{{.preemptions = 2, .surprises = 0}}.exhaustive(body);
-    INFO(found.failure << ", schedule " << found.schedule << " of " << found.schedules);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    check_complete(explorer{{.preemptions = 2, .surprises = 0}}.exhaustive(body));
   }
 }
 
 TEST_CASE("a thread stopped anywhere in the index stops no other", "[router][scheduler]") {
   for (const auto body : {run<1>, run<64>}) {
     for (const auto thread : {0U, 1U}) {
-      const auto found = explorer{}.stopped_anywhere(body, thread, 1);
-      CHECK(found.failure.empty());
-      CHECK(found.complete);
+      check_complete(explorer{}.stopped_anywhere(body, thread, 1));
     }
   }
 }
@@ -292,10 +288,7 @@ TEST_CASE("of two additions that want one entry, both are refused only where wor
       additions(e, refused);
       most_refused = std::max(most_refused, refused);
     };
-    const auto found = explorer{{.preemptions = 2}}.exhaustive(body);
-    INFO(found.failure << ", schedule " << found.schedule << " of " << found.schedules);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    check_complete(explorer{{.preemptions = 2}}.exhaustive(body));
   };
   explore(additions_want_one_entry<63>);
   CHECK(most_refused == 1);
@@ -333,10 +326,7 @@ constexpr auto with_stale_loads = bounds{.preemptions = 2, .surprises = 1};
 
 TEST_CASE("a query names no worker of an entry's other key under every schedule", "[router][scheduler]") {
   for (const auto& body : queries<scheduled>()) {
-    const auto found = explorer{with_stale_loads}.exhaustive(body);
-    INFO(found.failure << ", schedule " << found.schedule << " of " << found.schedules);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    check_complete(explorer{with_stale_loads}.exhaustive(body));
   }
 }
 

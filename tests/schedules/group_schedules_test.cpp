@@ -1,5 +1,7 @@
+#include "../support/check_schedules.hpp"
 #include "../support/scheduled_policies.hpp"
 #include "../support/scheduler.hpp"
+#include "../support/tokens.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 
@@ -8,13 +10,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 namespace {
 
 using namespace pagedkv;
 using namespace pagedkv::testing;
+using pagedkv::test::numbered;
 
 template <class Locking>
 using cache_of = group_cache<float32, Locking, lru>;
@@ -30,12 +32,6 @@ cache_config small(std::int32_t num_blocks = 8) {
   return config;
 }
 
-std::vector<token> prompt_of(std::int64_t num_tokens, token first = 0) {
-  auto tokens = std::vector<token>(static_cast<std::size_t>(num_tokens));
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
-
 template <class Cache>
 void expect_sound(execution& e, Cache& cache) {
   if (e.failure().empty()) {
@@ -49,7 +45,7 @@ void expect_sound(execution& e, Cache& cache) {
 void append_beside_a_hit(execution& e) {
   auto cache = cache_type{small()};
   const auto num_tokens = 2 * cache.plan().groups[0].block_size;
-  const auto prompt = prompt_of(num_tokens);
+  const auto prompt = numbered(num_tokens);
   const auto first = cache.create_sequence(prompt).value().id;
   cache.commit(first, num_tokens).value();
   cache.truncate(first, num_tokens - 1).value();
@@ -78,7 +74,7 @@ template <class Locking>
 void appends_to_a_shared_block(execution& e) {
   auto cache = cache_of<Locking>{small()};
   const auto num_tokens = cache.plan().groups[0].block_size - 1;
-  const auto first = cache.create_sequence(prompt_of(num_tokens)).value().id;
+  const auto first = cache.create_sequence(numbered(num_tokens)).value().id;
   cache.commit(first, num_tokens).value();
   const auto second = cache.fork(first).value();
   for (const auto id : {first, second}) {
@@ -94,8 +90,8 @@ template <class Locking>
 void appends_take_the_last_block(execution& e) {
   auto cache = cache_of<Locking>{small(3)};
   const auto num_tokens = cache.plan().groups[0].block_size;
-  const auto ids = std::array{cache.create_sequence(prompt_of(num_tokens)).value().id,
-                              cache.create_sequence(prompt_of(num_tokens, 100)).value().id};
+  const auto ids = std::array{cache.create_sequence(numbered(num_tokens)).value().id,
+                              cache.create_sequence(numbered(num_tokens, 100)).value().id};
   auto num_done = 0;
   for (const auto id : ids) {
     e.spawn([&, id] {
@@ -114,17 +110,17 @@ template <class Locking>
 void appends_evict(execution& e) {
   auto cache = cache_of<Locking>{small(6)};
   const auto num_tokens = cache.plan().groups[0].block_size;
-  const auto left = cache.create_sequence(prompt_of(4 * num_tokens, 200)).value().id;
+  const auto left = cache.create_sequence(numbered(4 * num_tokens, 200)).value().id;
   cache.commit(left, 4 * num_tokens).value();
   cache.release(left).value();
-  const auto ids = std::array{cache.create_sequence(prompt_of(num_tokens)).value().id,
-                              cache.create_sequence(prompt_of(num_tokens, 100)).value().id};
+  const auto ids = std::array{cache.create_sequence(numbered(num_tokens)).value().id,
+                              cache.create_sequence(numbered(num_tokens, 100)).value().id};
   for (const auto id : ids) {
     e.spawn([&, id] { e.expect(cache.append(id, token{7}).has_value(), "an append is refused though blocks are cached"); });
   }
   e.run();
   e.expect(cache.statistics().evictions == 2, "two appends did not evict two blocks");
-  e.expect(cache.find_prefix(prompt_of(4 * num_tokens, 200)) == 2 * num_tokens, "a chain was not evicted from its end");
+  e.expect(cache.find_prefix(numbered(4 * num_tokens, 200)) == 2 * num_tokens, "a chain was not evicted from its end");
   expect_sound(e, cache);
 }
 
@@ -134,10 +130,7 @@ TEST_CASE("sequences with groups grow beside each other under every schedule", "
   for (const auto& body : {scenario{appends_to_a_shared_block<scheduled_sharded_mutex>},
                            scenario{appends_take_the_last_block<scheduled_sharded_mutex>},
                            scenario{appends_evict<scheduled_sharded_mutex>}}) {
-    const auto found = explorer{{.preemptions = 1}}.exhaustive(body);
-    CAPTURE(found.failure, found.schedule, found.schedules);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    check_complete(explorer{{.preemptions = 1}}.exhaustive(body));
   }
 }
 
@@ -148,9 +141,5 @@ TEST_CASE("nodes without their mutex are caught when sequences grow", "[group_ca
 
 TEST_CASE("an append writes no slot that a hit found, whatever is invalidated meanwhile", "[group_cache][scheduler]") {
   auto explored = explorer{{.preemptions = 2, .max_steps = 50'000}};
-  const auto found = explored.exhaustive(append_beside_a_hit);
-  INFO(found.failure);
-  CAPTURE(found.schedule, found.schedules);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  check_complete(explored.exhaustive(append_beside_a_hit));
 }

@@ -1,3 +1,4 @@
+#include "../support/check_schedules.hpp"
 #include "../support/mutants.hpp"
 #include "../support/scheduled_policies.hpp"
 
@@ -137,10 +138,7 @@ TEST_CASE("a bucket table loses and invents no entry under any schedule", "[buck
   for (const auto& body :
        {scenario{inserts_race_in_a_full_bucket<scheduled>}, scenario{entries_pass_an_overflowing_bucket<scheduled>},
         scenario{insertion_begins_again}}) {
-    const auto found = explorer{limits}.exhaustive(body);
-    CAPTURE(found.failure, found.schedule);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    check_complete(explorer{limits}.exhaustive(body));
   }
 }
 
@@ -385,10 +383,7 @@ std::vector<scenario> index_scenarios() {
 TEST_CASE("a prefix index finds exactly the published blocks under every schedule", "[prefix_index][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 2}, bounds{.preemptions = 1, .surprises = 1});
   for (const auto& body : index_scenarios<scheduled>()) {
-    const auto found = explorer{limits}.exhaustive(body);
-    CAPTURE(found.failure, found.schedule, found.schedules);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    check_complete(explorer{limits}.exhaustive(body));
   }
 }
 
@@ -408,9 +403,7 @@ TEST_CASE("a prefix index finds the published blocks under random schedules of t
     }
     index.run();
   };
-  const auto found = explorer{{.preemptions = 8, .surprises = 2}}.random(body, seed, 3'000);
-  CAPTURE(seed, found.failure, found.schedule);
-  CHECK(found.failure.empty());
+  check_passes(explorer{{.preemptions = 8, .surprises = 2}}.random(body, seed, 3'000));
 }
 
 TEST_CASE("bugs planted in the words of a prefix index are caught", "[prefix_index][scheduler]") {
@@ -496,10 +489,7 @@ class generation_of_one_bit : public scheduled<T> {
 TEST_CASE("a record map tells a stale id under every schedule", "[record_map][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 4}, bounds{.preemptions = 2, .surprises = 1});
   for (const auto& body : {scenario{stale_id_races_reuse<scheduled>}, scenario{first_records_race<scheduled>}}) {
-    const auto found = explorer{limits}.exhaustive(body);
-    CAPTURE(found.failure, found.schedule);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    check_complete(explorer{limits}.exhaustive(body));
   }
   CHECK_FALSE(explorer{}.exhaustive(stale_id_races_reuse<generation_of_one_bit>).failure.empty());
   CHECK_FALSE(explorer{}.exhaustive(stale_id_races_reuse<unreleased>).failure.empty());

@@ -1,3 +1,4 @@
+#include "../support/check_schedules.hpp"
 #include "../support/full_numbers.hpp"
 #include "../support/mutants.hpp"
 #include "../support/scheduled.hpp"
@@ -289,11 +290,6 @@ scenario crowd(std::int32_t num_blocks, std::uint32_t num_caches, int num_thread
     }
     list.run();
   };
-}
-
-void check_passes(const finding& found) {
-  INFO(found.failure << ", seed " << found.seed << ", schedule " << found.schedule << ", after " << found.schedules);
-  CHECK(found.failure.empty());
 }
 
 TEST_CASE("a lock-free free list is exact under every schedule of two threads", "[lock_free_free_list][scheduler]") {

@@ -1,4 +1,5 @@
 #include "../support/audited_lru.hpp"
+#include "../support/check_schedules.hpp"
 #include "../support/mutants.hpp"
 #include "../support/no_chains.hpp"
 #include "../support/scheduled_policies.hpp"
@@ -86,6 +87,15 @@ class audited_pool {
 
   void release(block_id block) { pool_.release(block, block_release{}); }
 
+  /// Whether there was a block to allocate.
+  bool allocate_and_release() {
+    const auto block = allocate();
+    if (block != no_block) {
+      release(block);
+    }
+    return block != no_block;
+  }
+
   /// A prefix hit: old bytes or a miss, nothing between.
   void hit(block_id block) {
     if (pool_.reference_published(block)) {
@@ -162,9 +172,7 @@ void hit_races_eviction(execution& e) {
   pool.release(block);
   e.spawn([&] { pool.hit(block); });
   e.spawn([&] {
-    if (const auto taken = pool.allocate(); taken != no_block) {
-      pool.release(taken);
-    }
+    pool.allocate_and_release();
   });
   pool.run();
 }
@@ -176,9 +184,7 @@ void lease_races_eviction(execution& e) {
   e.spawn([&] { pool.lease(block, BecomesReference); });
   e.spawn([&] {
     pool.release(block);
-    if (const auto taken = pool.allocate(); taken != no_block) {
-      pool.release(taken);
-    }
+    pool.allocate_and_release();
   });
   pool.run();
 }
@@ -203,11 +209,7 @@ void claim_races_claim(execution& e) {
   pool.release(blocks[1]);
   for (auto thread = 0; thread < 2; ++thread) {
     e.spawn([&] {
-      const auto taken = pool.allocate();
-      e.expect(taken != no_block, "refused while a block was evictable");
-      if (taken != no_block) {
-        pool.release(taken);
-      }
+      e.expect(pool.allocate_and_release(), "refused while a block was evictable");
     });
   }
   pool.run();
@@ -383,11 +385,7 @@ void allocation_races_moves(execution& e) {
   const auto used = pool.allocate();
   pool.release(evictable);
   e.spawn([&] {
-    const auto taken = pool.allocate();
-    e.expect(taken != no_block, "refused while a block was available all the time");
-    if (taken != no_block) {
-      pool.release(taken);
-    }
+    e.expect(pool.allocate_and_release(), "refused while a block was available all the time");
   });
   e.spawn([&] {
     pool.release(used);
@@ -419,9 +417,7 @@ void leaving_races_hit(execution& e) {
   e.spawn([&] { pool.move_to_tier(); });
   e.spawn([&] {
     pool.hit(block);
-    if (const auto taken = pool.allocate(); taken != no_block) {
-      pool.release(taken);
-    }
+    pool.allocate_and_release();
   });
   pool.run();
 }
@@ -435,11 +431,7 @@ void leaving_races_claim(execution& e) {
   pool.release(blocks[1]);
   e.spawn([&] { pool.move_to_tier(); });
   e.spawn([&] {
-    const auto taken = pool.allocate();
-    e.expect(taken != no_block, "refused while a block was evictable");
-    if (taken != no_block) {
-      pool.release(taken);
-    }
+    e.expect(pool.allocate_and_release(), "refused while a block was evictable");
   });
   pool.run();
 }
@@ -462,13 +454,8 @@ void shrinking_races_allocation(execution& e) {
   auto pool = audited_pool<Atomic>{e, 2};
   e.spawn([&] { pool.shrink_and_grow(); });
   e.spawn([&] {
-    const auto first = pool.allocate();
-    if (first != no_block) {
-      pool.release(first);
-    }
-    if (const auto second = pool.allocate(); second != no_block) {
-      pool.release(second);
-    }
+    pool.allocate_and_release();
+    pool.allocate_and_release();
   });
   pool.run();
 }
@@ -494,9 +481,7 @@ void shrinking_races_eviction(execution& e) {
   pool.release(blocks[1]);
   e.spawn([&] { pool.shrink_and_grow(); });
   e.spawn([&] {
-    if (const auto taken = pool.allocate(); taken != no_block) {
-      pool.release(taken);
-    }
+    pool.allocate_and_release();
   });
   pool.run();
 }
@@ -532,10 +517,8 @@ std::vector<scenario> scenarios() {
 TEST_CASE("a block has one owner under every schedule of two threads", "[block_pool][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 3}, bounds{.preemptions = 2, .surprises = 1});
   for (auto which = std::size_t{0}; const auto& body : scenarios<scheduled>()) {
-    const auto found = explorer{limits}.exhaustive(body);
-    CAPTURE(which, limits.preemptions, limits.surprises, found.failure, found.schedule, found.schedules);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    CAPTURE(which, limits.preemptions, limits.surprises);
+    check_complete(explorer{limits}.exhaustive(body));
     ++which;
   }
 }
@@ -569,10 +552,8 @@ void lease_races_eviction_behind_mutex(execution& e) {
 
 TEST_CASE("an order behind a mutex lists no block that an evictor has taken", "[block_pool][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 3}, bounds{.preemptions = 2, .surprises = 1});
-  const auto found = explorer{limits}.exhaustive(lease_races_eviction_behind_mutex);
-  CAPTURE(limits.surprises, found.failure, found.schedule, found.schedules);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  CAPTURE(limits.surprises);
+  check_complete(explorer{limits}.exhaustive(lease_races_eviction_behind_mutex));
 }
 
 /// Remembers which blocks no look-up finds any more.
@@ -642,10 +623,8 @@ TEST_CASE("a refused operation gives back nothing that was invalidated, under ev
                            scenario{refusal_races_invalidation<stepwise_lock_free<>, sweep, true>},
                            scenario{refusal_races_invalidation<scheduled_sharded_mutex, lru, false>},
                            scenario{refusal_races_invalidation<scheduled_sharded_mutex, lru, true>}}) {
-    const auto found = explorer{limits}.exhaustive(body);
-    CAPTURE(which, limits.preemptions, limits.surprises, found.failure, found.schedule, found.schedules);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    CAPTURE(which, limits.preemptions, limits.surprises);
+    check_complete(explorer{limits}.exhaustive(body));
     ++which;
   }
 }
@@ -659,9 +638,8 @@ TEST_CASE("a refused operation gives back nothing that was invalidated while ano
                            scenario{refusal_races_invalidation<stepwise_lock_free<>, sweep, true, true>},
                            scenario{refusal_races_invalidation<scheduled_sharded_mutex, lru, false, true>},
                            scenario{refusal_races_invalidation<scheduled_sharded_mutex, lru, true, true>}}) {
-    const auto found = explorer{{.preemptions = 8, .surprises = 1}}.random(body, seed, 20'000);
-    CAPTURE(which, seed, found.failure, found.schedule);
-    CHECK(found.failure.empty());
+    CAPTURE(which);
+    check_passes(explorer{{.preemptions = 8, .surprises = 1}}.random(body, seed, 20'000));
     ++which;
   }
 }
@@ -689,9 +667,7 @@ void everything_at_once(execution& e) {
   e.spawn([&] {
     const auto step = pool.pool().begin_step().value();
     pool.hit(blocks[1]);
-    if (const auto taken = pool.allocate(); taken != no_block) {
-      pool.release(taken);
-    }
+    pool.allocate_and_release();
     e.expect(pool.pool().retire_step(step).has_value(), "the step cannot be retired");
   });
   pool.run();
@@ -700,10 +676,7 @@ void everything_at_once(execution& e) {
 TEST_CASE("a block has one owner under random schedules of three threads", "[block_pool][scheduler][random]") {
   const auto seed = GENERATE(take(3, random(0U, 0xffff'ffffU)));
   const auto surprises = GENERATE(0U, 2U);
-  const auto found =
-      explorer{{.preemptions = 8, .surprises = surprises}}.random(everything_at_once<scheduled>, seed, 5'000);
-  CAPTURE(seed, found.failure, found.schedule);
-  CHECK(found.failure.empty());
+  check_passes(explorer{{.preemptions = 8, .surprises = surprises}}.random(everything_at_once<scheduled>, seed, 5'000));
 }
 
 /// A block becomes evictable, by its release or by the end of a step, and is hit, while another is free all the time.
@@ -762,10 +735,8 @@ TEST_CASE("no fewer blocks are counted than are available, under every schedule 
   for (const auto& body : {scenario{count_races_release_and_hit<false>}, scenario{count_races_release_and_hit<true>},
                            scenario{count_races_handover<scheduled_sharded_mutex, lru>},
                            scenario{count_races_handover<scheduled_lock_free<>, scheduled_sweep<>>}}) {
-    const auto found = explorer{limits}.exhaustive(body);
-    CAPTURE(limits.surprises, found.failure, found.schedule, found.schedules);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    CAPTURE(limits.surprises);
+    check_complete(explorer{limits}.exhaustive(body));
   }
 }
 
@@ -865,10 +836,7 @@ void lease_races_release(execution& e) {
 }
 
 TEST_CASE("a lease on a block leaves its place in the eviction order under every schedule", "[block_pool][scheduler]") {
-  const auto found = explorer{{.preemptions = 3}}.exhaustive(lease_races_release);
-  CAPTURE(found.failure, found.schedule, found.schedules);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  check_complete(explorer{{.preemptions = 3}}.exhaustive(lease_races_release));
 }
 
 TEST_CASE("check_invariants looks into the free list", "[block_pool]") {
@@ -934,10 +902,8 @@ void retirements_race(execution& e) {
 TEST_CASE("a step fence falls with the last step under every schedule", "[step_fence][scheduler]") {
   const auto limits = GENERATE(bounds{.preemptions = 4}, bounds{.preemptions = 2, .surprises = 2});
   for (const auto& body : {scenario{steps_race<scheduled>}, scenario{retirements_race<scheduled>}}) {
-    const auto found = explorer{limits}.exhaustive(body);
-    CAPTURE(found.failure, found.schedule, limits.surprises);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    CAPTURE(limits.surprises);
+    check_complete(explorer{limits}.exhaustive(body));
   }
   CHECK_FALSE(explorer{}.exhaustive(steps_race<load_then_store>).failure.empty());
   CHECK_FALSE(explorer{}.exhaustive(retirements_race<load_then_store>).failure.empty());
@@ -1066,10 +1032,7 @@ TEST_CASE("a bitmap loses no id under any schedule", "[block_bitmap][scheduler]"
        {scenario{bits_race<block_bitmap<scheduled>>}, scenario{bits_race<clock_bitmap<false>>},
         scenario{erasure_races_sweep<block_bitmap<scheduled>>}, scenario{erasure_races_sweep<clock_bitmap<true>>},
         scenario{insertion_races_sweep<scheduled>}}) {
-    const auto found = explorer{limits}.exhaustive(body);
-    CAPTURE(found.failure, found.schedule);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    check_complete(explorer{limits}.exhaustive(body));
   }
   CHECK_FALSE(explorer{}.exhaustive(bits_race<summarised_bitmap<false>>).failure.empty());
   CHECK_FALSE(explorer{{.preemptions = 3}}.exhaustive(erasure_races_sweep<summarised_bitmap<true>>).failure.empty());

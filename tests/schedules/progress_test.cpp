@@ -1,3 +1,4 @@
+#include "../support/check_schedules.hpp"
 #include "scheduled_cache.hpp"
 
 #include <pagedkv/pagedkv.hpp>
@@ -31,7 +32,7 @@ struct stopped_operation {
 
 /// Commits a sequence to its length, and appends so many tokens.
 void append_batch(cache_under_test& cache, sequence_id id, std::int64_t length, std::size_t num_tokens) {
-  const auto run = text(num_tokens, 60);
+  const auto run = numbered(num_tokens, 60);
   auto slots = std::array<slot, 4>{};
   auto failures = std::array<batch_failure, 1>{};
   const auto entry = batch_entry{.id = id, .run = run, .num_computed_tokens = length, .num_ahead = 1};
@@ -42,12 +43,12 @@ constexpr auto lower_blocks = std::array{block_id{0}, block_id{1}, block_id{2}};
 
 std::vector<stopped_operation> operations_that_change() {
   return {
-      {"create", false, [](cache_under_test& cache, sequence_id) { ignore(cache.create_sequence(text(5))); }},
+      {"create", false, [](cache_under_test& cache, sequence_id) { ignore(cache.create_sequence(numbered(5))); }},
       {"create that evicts", false,
-       [](cache_under_test& cache, sequence_id) { ignore(cache.create_sequence(text(4, 50))); }},
+       [](cache_under_test& cache, sequence_id) { ignore(cache.create_sequence(numbered(4, 50))); }},
       {"create that is refused", false,
-       [](cache_under_test& cache, sequence_id) { ignore(cache.create_sequence(text(12, 70))); }},
-      {"append", true, [](cache_under_test& cache, sequence_id id) { ignore(cache.append(id, text(3))); }},
+       [](cache_under_test& cache, sequence_id) { ignore(cache.create_sequence(numbered(12, 70))); }},
+      {"append", true, [](cache_under_test& cache, sequence_id id) { ignore(cache.append(id, numbered(3))); }},
       {"append that copies", true,
        [](cache_under_test& cache, sequence_id id) {
          ignore(cache.truncate(id, 3));
@@ -71,16 +72,16 @@ std::vector<stopped_operation> operations_that_change() {
       {"release", true, [](cache_under_test& cache, sequence_id id) { ignore(cache.release(id)); }},
       {"pin", false,
        [](cache_under_test& cache, sequence_id) {
-         if (const auto pinned = cache.pin(text(4))) {
+         if (const auto pinned = cache.pin(numbered(4))) {
            ignore(cache.unpin(pinned->id));
          }
        }},
       {"unpin all", false,
        [](cache_under_test& cache, sequence_id) {
-         ignore(cache.pin(text(4)));
+         ignore(cache.pin(numbered(4)));
          cache.unpin_all();
        }},
-      {"invalidate a prefix", false, [](cache_under_test& cache, sequence_id) { cache.invalidate_prefix(text(5)); }},
+      {"invalidate a prefix", false, [](cache_under_test& cache, sequence_id) { cache.invalidate_prefix(numbered(5)); }},
       {"invalidate a salt", false, [](cache_under_test& cache, sequence_id) { cache.invalidate_salt(salt::none); }},
       {"invalidate blocks", false,
        [](cache_under_test& cache, sequence_id) { ignore(cache.invalidate_blocks(lower_blocks)); }},
@@ -128,8 +129,8 @@ std::vector<stopped_operation> operations_that_change() {
 
 std::vector<stopped_operation> operations_that_read() {
   return {
-      {"look-up", false, [](cache_under_test& cache, sequence_id) { ignore(cache.find_prefix(text(6))); }},
-      {"forecast", false, [](cache_under_test& cache, sequence_id) { ignore(cache.would_fit(text(6))); }},
+      {"look-up", false, [](cache_under_test& cache, sequence_id) { ignore(cache.find_prefix(numbered(6))); }},
+      {"forecast", false, [](cache_under_test& cache, sequence_id) { ignore(cache.would_fit(numbered(6))); }},
       {"numbers of blocks", false,
        [](cache_under_test& cache, sequence_id) {
          ignore(cache.num_blocks());
@@ -164,9 +165,9 @@ std::vector<stopped_operation> operations_that_read() {
       {"statistics", false, [](cache_under_test& cache, sequence_id) { ignore(cache.statistics()); }},
       {"memory", false, [](cache_under_test& cache, sequence_id) { ignore(cache.memory()); }},
       {"gain", true,
-       [](cache_under_test& cache, sequence_id id) { ignore(cache.gain_of_releasing(std::span{&id, 1}, text(6))); }},
+       [](cache_under_test& cache, sequence_id id) { ignore(cache.gain_of_releasing(std::span{&id, 1}, numbered(6))); }},
       {"fewest", true,
-       [](cache_under_test& cache, sequence_id id) { ignore(cache.fewest_to_release(std::span{&id, 1}, 1, text(6))); }},
+       [](cache_under_test& cache, sequence_id id) { ignore(cache.fewest_to_release(std::span{&id, 1}, 1, numbered(6))); }},
   };
 }
 
@@ -203,33 +204,33 @@ answers enter(cache_under_test& cache, sequence_id id) {
 
 /// One operation of every kind, with any result except `sequence_busy`.
 void one_of_everything(execution& e, cache_under_test& cache, token first) {
-  ignore(cache.find_prefix(text(6)));
+  ignore(cache.find_prefix(numbered(6)));
   if (const auto step = cache.begin_step()) {
     ignore(cache.retire_step(*step));
   }
-  if (const auto pinned = cache.pin(text(6))) {
+  if (const auto pinned = cache.pin(numbered(6))) {
     ignore(cache.unpin(pinned->id));
   }
   cache.unpin_all();
-  ignore(cache.would_fit(text(6)));
+  ignore(cache.would_fit(numbered(6)));
   ignore(cache.num_blocks());
   ignore(cache.num_free_blocks());
   ignore(cache.num_available_blocks());
   ignore(cache.resize(5));
   cache.advance_time(timestamp{first});
   ignore(cache.time());
-  if (const auto made = cache.create_sequence(text(3, first))) {
+  if (const auto made = cache.create_sequence(numbered(3, first))) {
     e.expect(enter(cache, made->id).num_busy == 0, "a sequence is busy that only one thread knows");
     append_batch(cache, made->id, 3, 1);
     ignore(cache.reserve_slots(made->id, 2));
-    cache.invalidate_prefix(text(3, first));
+    cache.invalidate_prefix(numbered(3, first));
     ignore(cache.truncate(made->id, 3));
     if (const auto copy = cache.fork(made->id)) {
       ignore(cache.append(*copy, token{1}));
       ignore(cache.release(*copy));
     }
-    ignore(cache.gain_of_releasing(std::span{&made->id, 1}, text(6)));
-    ignore(cache.fewest_to_release(std::span{&made->id, 1}, 1, text(6)));
+    ignore(cache.gain_of_releasing(std::span{&made->id, 1}, numbered(6)));
+    ignore(cache.fewest_to_release(std::span{&made->id, 1}, 1, numbered(6)));
     const auto step = cache.begin_step(std::span{&made->id, 1});
     ignore(cache.drop_before(made->id, 2));
     ignore(cache.truncate(made->id, 2));
@@ -250,9 +251,9 @@ void stop_anywhere(const stopped_operation& stopped, unsigned seed) {
   auto times_busy = 0;
   const auto body = [&](execution& e) {
     auto cache = cache_under_test{six_blocks()};
-    const auto own = cache.create_sequence(text(5)).value().id;
+    const auto own = cache.create_sequence(numbered(5)).value().id;
     cache.commit(own, 5).value();
-    const auto gone = cache.create_sequence(text(3, 30)).value().id;
+    const auto gone = cache.create_sequence(numbered(3, 30)).value().id;
     cache.commit(gone, 3).value();
     cache.release(gone).value();
     e.spawn([&] { stopped.run(cache, own); });
@@ -271,9 +272,8 @@ void stop_anywhere(const stopped_operation& stopped, unsigned seed) {
     }
   };
   const auto found = explorer{{.preemptions = 4, .max_steps = 20'000}}.stopped_anywhere(body, 1, seed);
-  CAPTURE(stopped.name, seed, found.failure, found.schedule);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  CAPTURE(stopped.name);
+  check_complete(found);
   CHECK(found.schedules > 4);
   CHECK((times_busy > 0) == stopped.enters);
 }
@@ -301,12 +301,12 @@ TEST_CASE("a second operation on a sequence is told that it is busy, wherever th
   auto times_busy = 0;
   const auto body = [&](execution& e) {
     auto cache = cache_under_test{six_blocks()};
-    const auto shared = cache.create_sequence(text(3)).value().id;
+    const auto shared = cache.create_sequence(numbered(3)).value().id;
     auto num_appended = std::array{0, 0};
     for (auto thread = std::size_t{0}; thread < 2; ++thread) {
       e.spawn([&, thread] {
         for (auto i = 0; i < 2; ++i) {
-          const auto appended = cache.append(shared, text(2));
+          const auto appended = cache.append(shared, numbered(2));
           num_appended[thread] += appended ? 2 : 0;
           times_busy += !appended;
           e.expect(appended || appended.error().code == error_code::sequence_busy, "refused for another reason");
@@ -320,10 +320,7 @@ TEST_CASE("a second operation on a sequence is told that it is busy, wherever th
       e.fail(sentence);
     }
   };
-  const auto found = explorer{{.preemptions = 4}}.stopped_anywhere(body, 1, seed);
-  CAPTURE(seed, found.failure, found.schedule);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  check_complete(explorer{{.preemptions = 4}}.stopped_anywhere(body, 1, seed));
   CHECK(times_busy > 0);
 }
 
@@ -332,11 +329,11 @@ void pin_races_release(execution& e) {
   auto config = six_blocks();
   config.num_blocks = 2;  // none is free
   auto cache = Cache{config};
-  const auto id = cache.create_sequence(text(4)).value().id;
+  const auto id = cache.create_sequence(numbered(4)).value().id;
   cache.commit(id, 4).value();
   e.spawn([&] { e.expect(cache.release(id).has_value(), "a sequence cannot be released"); });
   e.spawn([&] {
-    const auto pinned = cache.pin(text(4));
+    const auto pinned = cache.pin(numbered(4));
     e.expect(pinned.has_value() && pinned->num_tokens == 4, "a prefix that stays cached cannot be pinned");
   });
   e.run();
@@ -348,10 +345,7 @@ void pin_races_release(execution& e) {
 TEST_CASE("a prefix that stays cached is pinned, wherever its release is", "[progress][scheduler]") {
   using sharded_cache = kv_cache<float32, scheduled_sharded_mutex>;
   for (const auto& body : {scenario{pin_races_release<cache_under_test>}, scenario{pin_races_release<sharded_cache>}}) {
-    const auto found = explorer{{.preemptions = 1}}.exhaustive(body);
-    CAPTURE(found.failure, found.schedule, found.schedules);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    check_complete(explorer{{.preemptions = 1}}.exhaustive(body));
   }
 }
 
@@ -359,15 +353,15 @@ TEST_CASE("a prefix that stays cached is pinned, wherever its release is", "[pro
 template <class Cache>
 void invalidation_races_look_up(execution& e) {
   auto cache = Cache{six_blocks()};
-  const auto id = cache.create_sequence(text(2)).value().id;
+  const auto id = cache.create_sequence(numbered(2)).value().id;
   cache.commit(id, 2).value();
   cache.release(id).value();
-  e.spawn([&] { ignore(cache.find_prefix(text(3))); });
+  e.spawn([&] { ignore(cache.find_prefix(numbered(3))); });
   e.spawn([&] {
-    const auto num = cache.invalidate_prefix(text(2)) + cache.invalidate_salt(salt::none) +
+    const auto num = cache.invalidate_prefix(numbered(2)) + cache.invalidate_salt(salt::none) +
                      cache.invalidate_blocks(lower_blocks).value() + cache.invalidate_salt(salt::none);
     e.expect(num == 1, "one block was not invalidated once");
-    e.expect(cache.find_prefix(text(3)) == 0, "an invalidated block is found");
+    e.expect(cache.find_prefix(numbered(3)) == 0, "an invalidated block is found");
   });
   e.run();
   e.expect(cache.statistics().invalidations == 1, "one block was not counted once as invalidated");
@@ -380,10 +374,7 @@ TEST_CASE("a block is invalidated once, wherever a look-up is that has a lease o
   using sharded_cache = kv_cache<float32, scheduled_sharded_mutex>;
   for (const auto& body :
        {scenario{invalidation_races_look_up<cache_under_test>}, scenario{invalidation_races_look_up<sharded_cache>}}) {
-    const auto found = explorer{{.preemptions = 1}}.exhaustive(body);
-    CAPTURE(found.failure, found.schedule, found.schedules);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    check_complete(explorer{{.preemptions = 1}}.exhaustive(body));
   }
 }
 
@@ -401,7 +392,7 @@ TEST_CASE("a thread stopped in begin_step keeps blocks of later steps from reuse
       auto cache = cache_under_test{six_blocks()};
       e.spawn([&] { cache.retire_step(cache.begin_step().value()).value(); });
       e.spawn([&] {
-        const auto id = cache.create_sequence(text(3)).value().id;
+        const auto id = cache.create_sequence(numbered(3)).value().id;
         const auto used = cache.begin_step(std::span{&id, 1}).value();
         cache.release(id).value();
         cache.retire_step(used).value();
@@ -414,7 +405,7 @@ TEST_CASE("a thread stopped in begin_step keeps blocks of later steps from reuse
           cache.retire_step(*step).value();
         }
         num_retiring = cache.statistics().blocks.retiring;
-        e.expect(cache.create_sequence(text(2, 20)).has_value(), "an operation is delayed");
+        e.expect(cache.create_sequence(numbered(2, 20)).has_value(), "an operation is delayed");
       });
       e.run();
       num_made = e.steps(1);

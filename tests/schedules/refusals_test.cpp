@@ -1,5 +1,6 @@
 // Operations that must succeed, and the reasons of refusals, under every schedule of two threads.
 
+#include "../support/check_schedules.hpp"
 #include "../support/pairs_of_tokens.hpp"
 #include "../support/scheduled_policies.hpp"
 
@@ -62,13 +63,8 @@ TEST_CASE("a prompt that fits is not refused under any schedule of two threads",
   for (const auto body :
        {prompt_meets_its_prefix<scheduled_lock_free_cache>, prompt_meets_its_prefix<scheduled_sharded_cache>,
         prompt_follows_a_release<scheduled_lock_free_cache>, prompt_follows_a_release<scheduled_sharded_cache>}) {
-    const auto found = explorer{{.preemptions = 2}}.exhaustive(body);
-    CAPTURE(found.failure, found.schedule, found.schedules);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
-    const auto random = explorer{{.preemptions = 6, .surprises = 2}}.random(body, seed, 5'000);
-    CAPTURE(seed, random.failure, random.schedule);
-    CHECK(random.failure.empty());
+    check_complete(explorer{{.preemptions = 2}}.exhaustive(body));
+    check_passes(explorer{{.preemptions = 6, .surprises = 2}}.random(body, seed, 5'000));
   }
 }
 
@@ -85,10 +81,7 @@ void update_races_truncate(execution& e) {
 }
 
 TEST_CASE("under mutexes a batch waits for a sequence that changes", "[refusals][scheduler]") {
-  const auto found = explorer{{.preemptions = 3}}.exhaustive(update_races_truncate);
-  CAPTURE(found.failure, found.schedule);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  check_complete(explorer{{.preemptions = 3}}.exhaustive(update_races_truncate));
 }
 
 /// One entry, which each thread takes and releases.
@@ -110,10 +103,7 @@ void too_many_sequences(execution& e) {
 }
 
 TEST_CASE("a sequence beyond the limit is refused as such, also when another ends meanwhile", "[refusals][scheduler]") {
-  const auto found = explorer{{.preemptions = 1}}.exhaustive(too_many_sequences);
-  CAPTURE(found.failure, found.schedule, found.schedules);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  check_complete(explorer{{.preemptions = 1}}.exhaustive(too_many_sequences));
 }
 
 }  // namespace

@@ -1,15 +1,17 @@
 #pragma once
 
 #include "../support/scheduled_policies.hpp"
+#include "../support/tokens.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 
 #include <cstddef>
-#include <numeric>
 #include <vector>
 
 namespace pagedkv::testing {
+
+using test::numbered;
 
 /// A lock-free cache whose threads a scheduler stops anywhere, with few blocks.
 using cache_under_test = kv_cache<float32, scheduled_lock_free<>, scheduled_sweep<>>;
@@ -22,12 +24,6 @@ using cache_under_test = kv_cache<float32, scheduled_lock_free<>, scheduled_swee
   config.max_sequences = 8;
   config.hash_seed = 1;
   return config;
-}
-
-[[nodiscard]] inline std::vector<token> text(std::size_t num_tokens, token first = 0) {
-  auto tokens = std::vector<token>(num_tokens);
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
 }
 
 /// For operations that may have any result.

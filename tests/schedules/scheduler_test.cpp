@@ -1,3 +1,4 @@
+#include "../support/check_schedules.hpp"
 #include "../support/mutants.hpp"
 #include "../support/scheduled.hpp"
 
@@ -242,9 +243,7 @@ TEST_CASE("a thread that waits for a stopped one is reported, and one that does 
     e.run();
     e.expect(counter.load() == 2, "an increment is lost");
   };
-  const auto found = explorer{}.stopped_anywhere(add, 1, 7);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  check_complete(explorer{}.stopped_anywhere(add, 1, 7));
 }
 
 TEST_CASE("a wait that no thread ends is a deadlock", "[scheduler]") {
@@ -318,17 +317,11 @@ TEST_CASE("fair_shared_mutex excludes and loses no wake-up under every schedule"
   const auto num_writers = GENERATE(1, 2, 3);
   const auto limits = GENERATE(bounds{.preemptions = 3}, bounds{.preemptions = 2, .surprises = 1});
   CAPTURE(num_writers, limits.surprises);
-  const auto found = explorer{limits}.exhaustive(count_under_lock<scheduled>(num_writers, 3 - num_writers));
-  INFO(found.schedule);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  check_complete(explorer{limits}.exhaustive(count_under_lock<scheduled>(num_writers, 3 - num_writers)));
 }
 
 TEST_CASE("fair_shared_mutex wakes writers that share a place of its queue", "[scheduler][fair_shared_mutex]") {
-  const auto found = explorer{{.preemptions = 2}}.exhaustive(count_under_lock<scheduled, 1>(4, 0));
-  INFO(found.schedule);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  check_complete(explorer{{.preemptions = 2}}.exhaustive(count_under_lock<scheduled, 1>(4, 0)));
 }
 
 template <class T>
@@ -395,9 +388,7 @@ TEST_CASE("fair_shared_mutex lets no thread pass a writer after max_looks attemp
     e.run();
     most_passes = std::max(most_passes, passes);
   };
-  const auto found = explorer{{.preemptions = 4}}.random(body, 1, 20'000);
-  INFO(found.schedule);
-  CHECK(found.failure.empty());
+  check_passes(explorer{{.preemptions = 4}}.random(body, 1, 20'000));
   CHECK(most_passes > 1);
   CHECK(explorer{{.preemptions = 2}}.exhaustive(body).failure.empty());
 }
@@ -429,10 +420,7 @@ TEST_CASE("fair_shared_mutex lets a reader wait for one writer at most", "[sched
     e.run();
     e.expect(writers_ahead <= 1, "a reader was passed");
   };
-  const auto found = explorer{{.preemptions = 2}}.exhaustive(body);
-  INFO(found.schedule);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  check_complete(explorer{{.preemptions = 2}}.exhaustive(body));
 }
 
 }  // namespace

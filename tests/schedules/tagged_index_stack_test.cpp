@@ -1,3 +1,4 @@
+#include "../support/check_schedules.hpp"
 #include "../support/mutants.hpp"
 #include "../support/scheduled.hpp"
 
@@ -93,10 +94,7 @@ void exchange(execution& e) {
 }
 
 void check_every_schedule(const scenario& body, const bounds& limits) {
-  const auto found = explorer{limits}.exhaustive(body);
-  INFO(found.failure << ", schedule " << found.schedule);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  check_complete(explorer{limits}.exhaustive(body));
 }
 
 TEST_CASE("a tagged index stack hands out each index once under every schedule", "[tagged_index_stack][scheduler]") {
@@ -108,9 +106,7 @@ TEST_CASE("a tagged index stack hands out each index once under every schedule",
 
 TEST_CASE("a thread stopped anywhere in a tagged index stack stops no other", "[tagged_index_stack][scheduler]") {
   for (const auto thread : {std::size_t{1}, std::size_t{2}}) {
-    const auto found = explorer{}.stopped_anywhere(exchange<scheduled>, thread, 1);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
+    check_complete(explorer{}.stopped_anywhere(exchange<scheduled>, thread, 1));
   }
 }
 
@@ -122,10 +118,7 @@ TEST_CASE("bugs planted in a tagged index stack are caught", "[tagged_index_stac
 
 TEST_CASE("case 3: the swap of a pop that slept through 65,536 pushes fails", "[cases][scheduler]") {
   auto explored = explorer{{.preemptions = 0, .max_steps = 2'000'000}};
-  const auto found = explored.stopped_anywhere(recycle<scheduled, 65'536>, 1, 1);
-  CAPTURE(found.failure);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  check_complete(explored.stopped_anywhere(recycle<scheduled, 65'536>, 1, 1));
   CHECK_FALSE(explored.stopped_anywhere(recycle<tagged_16, 65'536>, 1, 1).failure.empty());
 }
 

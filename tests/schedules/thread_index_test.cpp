@@ -1,3 +1,4 @@
+#include "../support/check_schedules.hpp"
 #include "../support/mutants.hpp"
 #include "../support/scheduled.hpp"
 
@@ -36,16 +37,11 @@ void claims(execution& e) {
 }
 
 TEST_CASE("an index belongs to one thread at a time under every schedule", "[thread_index][scheduler]") {
-  const auto found = explorer{{.preemptions = 3, .surprises = 1}}.exhaustive(claims<scheduled>);
-  INFO(found.failure << ", schedule " << found.schedule);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  check_complete(explorer{{.preemptions = 3, .surprises = 1}}.exhaustive(claims<scheduled>));
 }
 
 TEST_CASE("a thread stopped anywhere in the index registry stops no other", "[thread_index][scheduler]") {
-  const auto found = explorer{}.stopped_anywhere(claims<scheduled>, 1, 1);
-  CHECK(found.failure.empty());
-  CHECK(found.complete);
+  check_complete(explorer{}.stopped_anywhere(claims<scheduled>, 1, 1));
 }
 
 TEST_CASE("bugs planted in the index registry are caught", "[thread_index][scheduler]") {

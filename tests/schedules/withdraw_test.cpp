@@ -1,5 +1,6 @@
 // A sequence takes back what it has published for a launch, while another thread may share it.
 
+#include "../support/check_schedules.hpp"
 #include "../support/pairs_of_tokens.hpp"
 #include "../support/scheduled_policies.hpp"
 
@@ -115,13 +116,8 @@ TEST_CASE("no schedule of two threads shares what a writer takes back", "[withdr
                           writer_gives_way_to_a_look_up<scheduled_sharded_cache>,
                           writer_gives_way_or_forks<scheduled_lock_free_cache>,
                           writer_gives_way_or_forks<scheduled_sharded_cache>}) {
-    const auto found = explorer{{.preemptions = 2}}.exhaustive(body);
-    CAPTURE(found.failure, found.schedule, found.schedules);
-    CHECK(found.failure.empty());
-    CHECK(found.complete);
-    const auto random = explorer{{.preemptions = 6, .surprises = 2}}.random(body, seed, 5'000);
-    CAPTURE(seed, random.failure, random.schedule);
-    CHECK(random.failure.empty());
+    check_complete(explorer{{.preemptions = 2}}.exhaustive(body));
+    check_passes(explorer{{.preemptions = 6, .surprises = 2}}.random(body, seed, 5'000));
   }
 }
 
