@@ -1,4 +1,5 @@
 #include "../support/messages.hpp"
+#include "../support/on_threads.hpp"
 #include "../support/printing.hpp"
 #include "attention_under_test.hpp"
 #include "instruction_sets.hpp"
@@ -18,7 +19,6 @@
 #include <limits>
 #include <random>
 #include <string>
-#include <thread>
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -246,18 +246,14 @@ TEST_CASE("small work takes fewer threads than large work", "[attention]") {
 
 TEST_CASE("several threads share one pool", "[attention][random]") {
   auto pool = host::thread_pool(3);
-  auto callers = std::vector<std::jthread>{};
   auto errors = std::array<double, 4>{};
-  for (auto i = std::size_t{0}; i < errors.size(); ++i) {
-    callers.emplace_back([&, i] {
-      auto random = std::mt19937{static_cast<unsigned>(i)};
-      auto attention = attention_under_test<nhd<float32>>{batch_shape{{2000, 17}}, random};
-      for (auto step = 0; step < 5; ++step) {
-        errors[i] = attention.attend({}, pool) ? std::max(errors[i], attention.worst_error(attention.expected({}))) : 1;
-      }
-    });
-  }
-  callers.clear();
+  on_threads(errors.size(), [&](std::size_t i) {
+    auto random = std::mt19937{static_cast<unsigned>(i)};
+    auto attention = attention_under_test<nhd<float32>>{batch_shape{{2000, 17}}, random};
+    for (auto step = 0; step < 5; ++step) {
+      errors[i] = attention.attend({}, pool) ? std::max(errors[i], attention.worst_error(attention.expected({}))) : 1;
+    }
+  });
   CHECK(std::ranges::max(errors) <= attention_tolerance<float32>);
 }
 

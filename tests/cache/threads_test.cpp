@@ -1,4 +1,5 @@
 #include "../support/cache_fixture.hpp"
+#include "../support/on_threads.hpp"
 
 #include <pagedkv/policy/allocator/reserving_allocator.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
@@ -244,16 +245,11 @@ TEST_CASE("two threads on one sequence wait for each other", "[cache][threads]")
   auto cache = shared_cache<rw_lock>{small_cache(300)};
   const auto id = cache.create_sequence(text(0, 1)).value().id;
   auto appended = std::atomic<int>{0};
-  {
-    auto threads = std::vector<std::jthread>{};
-    for (auto i = 0; i < 4; ++i) {
-      threads.emplace_back([&] {
-        for (auto j = 0; j < 250; ++j) {
-          appended += cache.append(id, j).has_value();
-        }
-      });
+  on_threads(4, [&](int) {
+    for (auto j = 0; j < 250; ++j) {
+      appended += cache.append(id, j).has_value();
     }
-  }
+  });
   CHECK(appended == 1000);
   CHECK(cache.describe(id)->num_tokens == 1001);
   release_all(cache, {id});

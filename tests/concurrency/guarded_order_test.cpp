@@ -1,4 +1,5 @@
 #include "../support/audited_lru.hpp"
+#include "../support/on_threads.hpp"
 #include "../support/ordered_blocks.hpp"
 
 #include <pagedkv/pagedkv.hpp>
@@ -17,7 +18,6 @@
 #include <cstdint>
 #include <numeric>
 #include <random>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,6 +25,7 @@ namespace {
 
 using namespace pagedkv;
 using namespace pagedkv::testing;
+using pagedkv::test::on_threads;
 
 constexpr auto unreferenced = [] { return true; };
 constexpr auto referenced = [] { return false; };
@@ -327,29 +328,24 @@ TEST_CASE("an order behind a mutex loses no block and hands none out twice while
   audited_lru<>::reset();
   auto blocks = ordered_blocks<std::atomic, order_of<audited_lru<>>>{num_blocks};
   auto num_victims = std::atomic{0};
-  {
-    auto threads = std::vector<std::jthread>{};
-    for (auto thread = 0U; thread < num_threads; ++thread) {
-      threads.emplace_back([&, thread] {
-        auto random = std::mt19937_64{seed + thread};
-        for (auto round = 0; round < num_rounds; ++round) {
-          const auto kind = random() % 8;
-          auto block = to_block(random() % num_blocks);
-          if (kind == 0) {
-            block = blocks.forget(block) ? block : no_block;
-          } else if (kind < 4) {
-            block = blocks.hit(block) ? block : no_block;
-          } else {
-            block = blocks.evict();
-            num_victims += block != no_block;
-          }
-          if (block != no_block) {
-            blocks.let_go(block);
-          }
-        }
-      });
+  on_threads(num_threads, [&](unsigned thread) {
+    auto random = std::mt19937_64{seed + thread};
+    for (auto round = 0; round < num_rounds; ++round) {
+      const auto kind = random() % 8;
+      auto block = to_block(random() % num_blocks);
+      if (kind == 0) {
+        block = blocks.forget(block) ? block : no_block;
+      } else if (kind < 4) {
+        block = blocks.hit(block) ? block : no_block;
+      } else {
+        block = blocks.evict();
+        num_victims += block != no_block;
+      }
+      if (block != no_block) {
+        blocks.let_go(block);
+      }
     }
-  }
+  });
   CHECK(num_victims > 0);
   const auto left = blocks.drain();
   CHECK(left.size() == num_blocks);

@@ -1,4 +1,5 @@
 #include "../support/full_numbers.hpp"
+#include "../support/on_threads.hpp"
 #include "../support/recorder.hpp"
 
 #include <pagedkv/pagedkv.hpp>
@@ -17,7 +18,6 @@
 #include <cstdint>
 #include <memory>
 #include <random>
-#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -25,6 +25,7 @@ namespace {
 
 using namespace pagedkv;
 using namespace pagedkv::testing;
+using pagedkv::test::on_threads;
 
 const auto scale = scaled<std::uint64_t>(1, 20);
 
@@ -58,25 +59,20 @@ TEMPLATE_LIST_TEST_CASE("histories of real threads are linearisable", "[lineariz
   };
   set_scene();
   auto gather = std::barrier{static_cast<std::ptrdiff_t>(num_threads)};
-  {
-    auto workers = std::vector<std::jthread>{};
-    for (auto i = std::size_t{0}; i < num_threads; ++i) {
-      workers.emplace_back([&, i] {
-        for (auto round = std::uint32_t{0}; round < num_rounds; ++round) {
-          auto random = std::mt19937_64{std::uint64_t{seed} * 1'000'003 + round * num_threads + i};
-          gather.arrive_and_wait();
-          for (auto n = 0; n < 5; ++n) {
-            threads[i].act(random);
-          }
-          gather.arrive_and_wait();
-          if (i == 0) {
-            check(round);
-            set_scene();
-          }
-        }
-      });
+  on_threads(num_threads, [&](std::size_t i) {
+    for (auto round = std::uint32_t{0}; round < num_rounds; ++round) {
+      auto random = std::mt19937_64{std::uint64_t{seed} * 1'000'003 + round * num_threads + i};
+      gather.arrive_and_wait();
+      for (auto n = 0; n < 5; ++n) {
+        threads[i].act(random);
+      }
+      gather.arrive_and_wait();
+      if (i == 0) {
+        check(round);
+        set_scene();
+      }
     }
-  }
+  });
   INFO(failure);
   CAPTURE(seed, failed_round);
   CHECK(failure.empty());

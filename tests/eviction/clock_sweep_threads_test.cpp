@@ -1,15 +1,16 @@
+#include "../support/on_threads.hpp"
+
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <random>
-#include <thread>
 #include <vector>
 
 using namespace pagedkv;
+using pagedkv::test::on_threads;
 
 namespace {
 
@@ -69,11 +70,7 @@ TEST_CASE("clock_sweep loses no block and hands none out twice while threads hit
       }
     }
   };
-  auto threads = std::vector<std::thread>{};
-  for (auto i = 0U; i < num_threads; ++i) {
-    threads.emplace_back(run, i + 1);
-  }
-  std::ranges::for_each(threads, &std::thread::join);
+  on_threads(num_threads, [&](unsigned thread) { run(thread + 1); });
   CHECK(num_wrong == 0);
   CHECK(num_victims > 0);
   auto num_left = 0;

@@ -1,6 +1,7 @@
 #include <pagedkv/pagedkv.hpp>
 
 #include "../support/failing_allocator.hpp"
+#include "../support/on_threads.hpp"
 #include "../support/printing.hpp"
 #include "../support/recording_backend.hpp"
 #include "../support/tokens.hpp"
@@ -13,7 +14,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 using namespace pagedkv;
@@ -188,13 +188,7 @@ TEST_CASE("threads share a cache with groups under a reader-writer lock", "[grou
       failed += !cache.release(made->id);
     }
   };
-  auto threads = std::vector<std::thread>{};
-  for (auto i = 0; i < 4; ++i) {
-    threads.emplace_back(work, i);
-  }
-  for (auto& each : threads) {
-    each.join();
-  }
+  on_threads(4, work);
   CHECK(failed == 0);
   CHECK(cache.statistics().blocks.in_use == 0);
   CHECK(cache.check_invariants() == sound);

@@ -2,6 +2,7 @@
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/requests/request_tracker.hpp>
 
+#include "../support/on_threads.hpp"
 #include "group_engine.hpp"
 
 #include <catch2/catch_template_test_macros.hpp>
@@ -16,7 +17,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 using namespace pagedkv;
@@ -287,13 +287,7 @@ TEST_CASE("threads submit, append and preempt over groups under a reader-writer 
       num_done += pool.tracker.finish(made->id).has_value();
     }
   };
-  auto threads = std::vector<std::thread>{};
-  for (auto i = 0; i < 4; ++i) {
-    threads.emplace_back(work, i);
-  }
-  for (auto& each : threads) {
-    each.join();
-  }
+  on_threads(4, work);
   CHECK(num_done > 0);
   CHECK(pool.cache.statistics().num_sequences == 0);
   CHECK(pool.cache.statistics().blocks.in_use == 0);

@@ -1,4 +1,5 @@
 #include "../support/failing_allocator.hpp"
+#include "../support/on_threads.hpp"
 
 #include <pagedkv/policy/allocator/all.hpp>
 
@@ -11,7 +12,6 @@
 #include <limits>
 #include <memory>
 #include <new>
-#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -108,23 +108,17 @@ TEMPLATE_LIST_TEST_CASE("memory survives the move of its allocator", "[allocator
 
 TEMPLATE_LIST_TEST_CASE("threads share an allocator of the library", "[allocator]", all_host_allocators) {
   auto memory = TestType{};
-  auto threads = std::vector<std::thread>{};
-  for (auto t = 0; t < 4; ++t) {
-    threads.emplace_back([&memory] {
-      for (auto i = 0; i < 20; ++i) {
-        for (const auto bytes : {std::size_t{300}, std::size_t{2} << 20}) {
-          auto* const pointer = memory.allocate(bytes, 256);
-          if (pointer != nullptr) {
-            pointer[bytes - 1] = std::byte{1};
-            memory.deallocate(pointer, bytes);
-          }
+  on_threads(4, [&](int) {
+    for (auto i = 0; i < 20; ++i) {
+      for (const auto bytes : {std::size_t{300}, std::size_t{2} << 20}) {
+        auto* const pointer = memory.allocate(bytes, 256);
+        if (pointer != nullptr) {
+          pointer[bytes - 1] = std::byte{1};
+          memory.deallocate(pointer, bytes);
         }
       }
-    });
-  }
-  for (auto& thread : threads) {
-    thread.join();
-  }
+    }
+  });
   SUCCEED();
 }
 

@@ -1,13 +1,12 @@
 #include "../support/allocation_failure.hpp"
 #include "../support/cache_fixture.hpp"
+#include "../support/on_threads.hpp"
 
 #include <pagedkv/prefix/key_store.hpp>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <thread>
-#include <vector>
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -41,15 +40,11 @@ TEST_CASE("a key store holds the keys of each block, and no memory without keys"
 
 TEST_CASE("several threads may be the first to assign keys", "[key_store]") {
   auto store = key_store<atomic>(64);
-  auto threads = std::vector<std::thread>{};
-  for (auto t = std::size_t{0}; t < 4; ++t) {
-    threads.emplace_back([&store, t] {
-      for (auto i = t; i < 64; i += 4) {
-        static_cast<void>(store.assign(to_block(i), one));
-      }
-    });
-  }
-  std::ranges::for_each(threads, [](auto& thread) { thread.join(); });
+  on_threads(std::size_t{4}, [&](std::size_t t) {
+    for (auto i = t; i < 64; i += 4) {
+      static_cast<void>(store.assign(to_block(i), one));
+    }
+  });
   for (auto i = std::size_t{0}; i < 64; ++i) {
     CHECK(std::ranges::equal(store.keys(to_block(i)), one));
   }

@@ -1,3 +1,5 @@
+#include "../support/on_threads.hpp"
+
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
@@ -12,7 +14,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -24,6 +25,7 @@
 namespace {
 
 using namespace pagedkv;
+using pagedkv::test::on_threads;
 
 constexpr auto everyday_operations = std::int64_t{120'000};
 constexpr auto num_rounds = std::int64_t{20};
@@ -124,16 +126,12 @@ class soaked_cache : public soaked {
   std::int64_t run(std::int64_t operations, std::uint32_t seed) override {
     constexpr auto num_threads = Cache::locking_type::family::concurrent ? 2 : 1;
     auto done = std::vector<std::int64_t>(num_threads);
-    auto threads = std::vector<std::jthread>{};
-    for (auto thread = std::size_t{0}; thread < done.size(); ++thread) {
-      threads.emplace_back([&, thread] {
-        auto talks = conversations{seed + static_cast<std::uint32_t>(thread)};
-        while (done[thread] < operations / num_threads) {
-          done[thread] += serve(cache_, talks);
-        }
-      });
-    }
-    threads.clear();
+    on_threads(done.size(), [&](std::size_t thread) {
+      auto talks = conversations{seed + static_cast<std::uint32_t>(thread)};
+      while (done[thread] < operations / num_threads) {
+        done[thread] += serve(cache_, talks);
+      }
+    });
     auto sum = std::int64_t{0};
     for (const auto each : done) {
       sum += each;
