@@ -1,7 +1,5 @@
 #include "../support/messages.hpp"
-#include "../support/printing.hpp"
-#include "reference.hpp"
-#include "target.hpp"
+#include "row_round_trip.hpp"
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
@@ -15,32 +13,9 @@ namespace append_gather_test {
 using namespace pagedkv;
 using namespace pagedkv::test;
 
-template <class Target, class Element, class Layout>
-struct combination {
-  using target = Target;
-  using element = Element;
-  using layout_type = Layout;
-};
-
-template <class Element, class Layout>
-using on_host = combination<host_target, Element, Layout>;
-template <class Element, class Layout>
-using on_waves_of_64 = combination<hip_target<0>, Element, Layout>;
-template <class Element, class Layout>
-using on_waves_of_32 = combination<hip_target<1>, Element, Layout>;
-
-struct shape {
-  std::int32_t block_size;
-  std::int32_t num_blocks;
-  std::int32_t num_kv_heads;
-  std::int32_t head_dim;
-  std::size_t num_tokens;
-  std::int64_t gap;  // numbers between the caller's rows
-};
-
 // Block sizes, head dimensions (some odd, some beyond 32 lanes of vectors), lengths around a block's end, strides that
 // keep and that break alignment, more heads than a workgroup processes per token.
-constexpr shape shapes[] = {
+constexpr row_shape shapes[] = {
     {1, 40, 2, 64, 15, 0}, {5, 9, 3, 80, 16, 16},  {8, 8, 1, 96, 17, 0},    {16, 8, 5, 112, 97, 8},
     {16, 4, 2, 128, 1, 3}, {32, 4, 8, 192, 33, 0}, {256, 1, 2, 256, 97, 0}, {16, 3, 1, 640, 20, 0},
     {16, 4, 2, 5, 40, 1},  {5, 30, 7, 33, 97, 0},  {16, 4, 2, 64, 0, 0},    {4, 3, 70, 64, 5, 0},
@@ -69,7 +44,7 @@ struct arrays {
 };
 
 TEMPLATE_PRODUCT_TEST_CASE("Appended rows lie where the layout says, and nothing else is touched", "[append][random]",
-                           (on_host, on_waves_of_64, on_waves_of_32),
+                           (rows_on_host, rows_on_waves_of_64, rows_on_waves_of_32),
                            ((float32, nhd_by_layer), (float16, nhd_by_block), (bfloat16, hnd_by_layer),
                             (int8, hnd_by_block), (int8, nhd_by_layer), (float32, hnd_by_block),
                             (float8_e4m3, hnd_by_layer))) {
@@ -83,39 +58,13 @@ TEMPLATE_PRODUCT_TEST_CASE("Appended rows lie where the layout says, and nothing
   for (const auto& each : shapes) {
     CAPTURE(each.block_size, each.num_kv_heads, each.head_dim, each.num_tokens, each.gap);
     const auto config = make_config(each.block_size, each.num_blocks, 2, each.num_kv_heads, each.head_dim);
-    const auto slots = random_slots(config, each.num_tokens, random);
-    const auto tokens = static_cast<std::int64_t>(slots.size());
-    auto keys = rows_of<float32>(tokens, config.num_kv_heads, config.head_dim, each.gap);
-    auto values = rows_of<float32>(tokens, config.num_kv_heads, config.head_dim, each.gap);
-    keys.fill(tokens, config.num_kv_heads, random, 3.0F);
-    values.fill(tokens, config.num_kv_heads, random, 300.0F);
-    auto expected = random_bytes(static_cast<std::size_t>(plan<element, layout_type>(config).bytes), random);
-    auto on = arrays<target_type, element, layout_type, float32>(target, config, expected, slots, keys, values);
-
-    const float* const key_data = on.keys.data();
-    const float* const value_data = on.values.data();
-    REQUIRE(target.backend.template append<element>(on.view, 1, on.slots(), keys.view(key_data),
-                                                    values.view(value_data), target.stream()));
-    REQUIRE(target.backend.synchronize(target.stream()));
-    const auto reference = reference_storage<element, layout_type>{config, expected.data()};
-    reference_append(reference, 1, slots, keys, values);
-    REQUIRE(same_bits(on.storage.values(), expected));
-
-    std::fill(keys.numbers.begin(), keys.numbers.end(), rows_of<float32>::canary());
-    std::fill(values.numbers.begin(), values.numbers.end(), rows_of<float32>::canary());
-    const auto key_out = target_array<float, target_type>(target, keys.numbers);
-    const auto value_out = target_array<float, target_type>(target, values.numbers);
-    REQUIRE(target.backend.template gather<element>(on.view, 1, on.slots(), keys.view(key_out.data()),
-                                                    values.view(value_out.data()), target.stream()));
-    REQUIRE(target.backend.synchronize(target.stream()));
-    reference_gather(reference, 1, slots, keys, values);
-    REQUIRE(same_bits(key_out.values(), keys.numbers));
-    REQUIRE(same_bits(value_out.values(), values.numbers));
+    append_and_gather<float32>(target, *lay_out<element, layout_type>(config),
+                               random_slots(config, each.num_tokens, random), each.gap, random);
   }
 }
 
 TEMPLATE_PRODUCT_TEST_CASE("Values with rows of their own, and latent vectors, are appended and gathered", "[append]",
-                           (on_host, on_waves_of_64, on_waves_of_32),
+                           (rows_on_host, rows_on_waves_of_64, rows_on_waves_of_32),
                            ((float32, nhd_by_layer), (bfloat16, hnd_by_block), (int8, hnd_by_layer),
                             (float8_e4m3, nhd_by_layer))) {
   using target_type = typename TestType::target;
@@ -213,7 +162,7 @@ std::vector<std::vector<float>> special_rows() {
 }
 
 TEMPLATE_PRODUCT_TEST_CASE("Special numbers survive as their element promises", "[append]",
-                           (on_host, on_waves_of_64, on_waves_of_32),
+                           (rows_on_host, rows_on_waves_of_64, rows_on_waves_of_32),
                            ((float32, nhd_by_layer), (float16, nhd_by_layer), (bfloat16, nhd_by_layer),
                             (int8, nhd_by_layer))) {
   using target_type = typename TestType::target;
@@ -332,28 +281,9 @@ void append_and_gather_rows() {
   auto target = Target();
   auto random = std::mt19937(5);
   for (const auto head_dim : {64, 80, 36, 7, 520}) {
-    const auto config = make_config(16, 4, 1, 3, head_dim);
-    const auto slots = random_slots(config, 40, random);
-    auto keys = rows_of<Rows>(40, 3, head_dim, 0);
-    auto values = rows_of<Rows>(40, 3, head_dim, 0);
-    keys.fill(40, 3, random, 3.0F);
-    values.fill(40, 3, random, 3.0F);
-    auto expected = random_bytes(static_cast<std::size_t>(plan<Element, hnd_by_layer>(config).bytes), random);
-    auto on = arrays<Target, Element, hnd_by_layer, Rows>(target, config, expected, slots, keys, values);
-    const typename Rows::storage* const key_data = on.keys.data();
-    const typename Rows::storage* const value_data = on.values.data();
-    REQUIRE(target.backend.template append<Element, Rows>(on.view, 0, on.slots(), keys.view(key_data),
-                                                          values.view(value_data), target.stream()));
-    REQUIRE(target.backend.synchronize(target.stream()));
-    const auto reference = reference_storage<Element, hnd_by_layer>{config, expected.data()};
-    reference_append(reference, 0, slots, keys, values);
-    CHECK(on.storage.values() == expected);
-    REQUIRE(target.backend.template gather<Element, Rows>(on.view, 0, on.slots(), keys.view(on.keys.data()),
-                                                          values.view(on.values.data()), target.stream()));
-    REQUIRE(target.backend.synchronize(target.stream()));
-    reference_gather(reference, 0, slots, keys, values);
-    CHECK(same_bits(on.keys.values(), keys.numbers));
-    CHECK(same_bits(on.values.values(), values.numbers));
+    const auto config = make_config(16, 4, 2, 3, head_dim);
+    append_and_gather<Rows>(target, *lay_out<Element, hnd_by_layer>(config), random_slots(config, 40, random), 0,
+                            random);
   }
 }
 

@@ -2,6 +2,7 @@
 // with a scale a tensor is among the elements of the other tests.
 
 #include "attention_target.hpp"
+#include "row_round_trip.hpp"
 
 #include <pagedkv/core/block_pair.hpp>
 
@@ -21,9 +22,8 @@ struct combination {
   using rows = Rows;
 };
 
-/// Appends rows, compares every byte with plain loops, and gathers the rows again.
 template <class Target, class Element, class Layout, class Rows>
-void append_and_gather(std::mt19937& random) {
+void append_and_gather_on(std::mt19937& random) {
   if (!Target::why_absent().empty()) {
     return;
   }
@@ -31,33 +31,7 @@ void append_and_gather(std::mt19937& random) {
   auto target = Target();
   for (const auto head_dim : {64, 80}) {
     const auto config = make_config(16, 4, 2, 3, head_dim);
-    const auto slots = random_slots(config, 40, random);
-    auto keys = rows_of<Rows>(40, 3, head_dim, 0);
-    auto values = rows_of<Rows>(40, 3, head_dim, 0);
-    keys.fill(40, 3, random, 3.0F);
-    values.fill(40, 3, random, 300.0F);
-    auto expected = random_bytes(static_cast<std::size_t>(plan<Element, Layout>(config).bytes), random);
-    const auto storage = target_array<std::byte, Target>(target, expected);
-    const auto scales = target_scales<Element, Target>(target, config);
-    const auto mapping = target_array<slot, Target>(target, slots);
-    const auto key_array = target_array<typename Rows::storage, Target>(target, keys.numbers);
-    const auto value_array = target_array<typename Rows::storage, Target>(target, values.numbers);
-    const auto view = scales.in(at(plan<Element, Layout>(config).view, storage.data()));
-    const auto mapped = std::span<const slot>(mapping.data(), mapping.size());
-    const typename Rows::storage* const key_data = key_array.data();
-    const typename Rows::storage* const value_data = value_array.data();
-    REQUIRE(target.backend.template append<Element, Rows>(view, 1, mapped, keys.view(key_data), values.view(value_data),
-                                                          target.stream()));
-    REQUIRE(target.backend.synchronize(target.stream()));
-    const auto reference = reference_storage<Element, Layout>{config, expected.data()};
-    reference_append(reference, 1, slots, keys, values);
-    CHECK(storage.values() == expected);
-    REQUIRE(target.backend.template gather<Element, Rows>(view, 1, mapped, keys.view(key_array.data()),
-                                                          values.view(value_array.data()), target.stream()));
-    REQUIRE(target.backend.synchronize(target.stream()));
-    reference_gather(reference, 1, slots, keys, values);
-    CHECK(key_array.values() == keys.numbers);
-    CHECK(value_array.values() == values.numbers);
+    append_and_gather<Rows>(target, *lay_out<Element, Layout>(config), random_slots(config, 40, random), 0, random);
   }
 }
 
@@ -71,9 +45,9 @@ TEMPLATE_TEST_CASE("Rows of 8-bit floating point have the scales that they belon
   using element = typename TestType::element;
   using layout = typename TestType::layout_type;
   using rows = typename TestType::rows;
-  append_and_gather<host_target, element, layout, rows>(random);
-  append_and_gather<hip_target<0>, element, layout, rows>(random);
-  append_and_gather<hip_target<1>, element, layout, rows>(random);
+  append_and_gather_on<host_target, element, layout, rows>(random);
+  append_and_gather_on<hip_target<0>, element, layout, rows>(random);
+  append_and_gather_on<hip_target<1>, element, layout, rows>(random);
 }
 
 /// Every number of a format, in one row.

@@ -1,8 +1,6 @@
 #include "../support/messages.hpp"
-#include "../support/printing.hpp"
 #include "attention_kernels.hpp"
-#include "reference.hpp"
-#include "target.hpp"
+#include "row_round_trip.hpp"
 
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
@@ -12,7 +10,6 @@
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 
-#include <optional>
 #include <vector>
 
 namespace piecewise_test {
@@ -20,33 +17,12 @@ namespace piecewise_test {
 using namespace pagedkv;
 using namespace pagedkv::test;
 
-template <class Target, class Element, class Layout>
-struct combination {
-  using target = Target;
-  using element = Element;
-  using layout_type = Layout;
-};
-
-template <class Element, class Layout>
-using on_host = combination<host_target, Element, Layout>;
-template <class Element, class Layout>
-using on_waves_of_64 = combination<hip_target<0>, Element, Layout>;
-template <class Element, class Layout>
-using on_waves_of_32 = combination<hip_target<1>, Element, Layout>;
-
-struct shape {
-  std::int32_t block_size;
-  std::int32_t num_blocks;
-  std::int32_t num_kv_heads;
-  std::int32_t head_dim;
-  std::size_t num_tokens;
-  std::int64_t gap;  // numbers between the caller's rows
-};
-
 // Head dimensions that are no powers of two, one beyond 32 lanes of vectors, lengths around a block's end, strides that
 // keep and that break alignment.
-constexpr shape shapes[] = {{16, 8, 2, 64, 97, 0}, {32, 4, 3, 80, 70, 16}, {8, 9, 1, 96, 17, 0},  {16, 8, 5, 112, 40, 3},
-                            {16, 4, 1, 16, 1, 1},  {48, 2, 2, 240, 96, 0}, {16, 3, 1, 640, 20, 0}, {16, 4, 2, 64, 0, 0}};
+constexpr row_shape shapes[] = {
+    {16, 8, 2, 64, 97, 0}, {32, 4, 3, 80, 70, 16}, {8, 9, 1, 96, 17, 0},   {16, 8, 5, 112, 40, 3},
+    {16, 4, 1, 16, 1, 1},  {48, 2, 2, 240, 96, 0}, {16, 3, 1, 640, 20, 0}, {16, 4, 2, 64, 0, 0},
+};
 
 enum class slot_order { random, runs, aligned };
 
@@ -70,25 +46,6 @@ std::vector<slot> slots_in_runs(const cache_config& config, std::size_t count, s
   return slots;
 }
 
-/// Where the layers of a cache lie, or those of one group in blocks that several share.
-template <class Element, class Layout>
-struct laid_out {
-  cache_config config;  // of these layers
-  storage_plan plan;
-  std::int64_t block_bytes = 0;
-
-  [[nodiscard]] reference_storage<Element, Layout> reference(std::vector<std::byte>& bytes) const {
-    return {config, bytes.data(), block_bytes};
-  }
-};
-
-/// Nothing if the layout does not take the sizes.
-template <class Element, class Layout>
-std::optional<laid_out<Element, Layout>> lay_out(const cache_config& config) {
-  const auto planned = plan_storage<Layout>(config, size_of_element<Element>);
-  return planned ? std::optional{laid_out<Element, Layout>{config, *planned}} : std::nullopt;
-}
-
 template <class Element, class Layout>
 laid_out<Element, Layout> lay_out_group(const cache_config& config, std::size_t g) {
   const auto storage = group_storage<Element, Layout, host_allocator>::create(config).value();
@@ -108,50 +65,8 @@ cache_config config_with_groups() {
   return config;
 }
 
-/// Appends rows stored as `Rows` to the second layer, compares every byte of the storage with a plain loop by the
-/// published formulas, and gathers the rows again.
-template <class Rows, class Target, class Element, class Layout>
-void append_and_gather(Target& target, const laid_out<Element, Layout>& layers, const std::vector<slot>& slots,
-                       std::int64_t gap, std::mt19937& random) {
-  const auto& config = layers.config;
-  const auto tokens = static_cast<std::int64_t>(slots.size());
-  auto keys = rows_of<Rows>(tokens, config.num_kv_heads, config.head_dim, gap);
-  auto values = rows_of<Rows>(tokens, config.num_kv_heads, config.head_dim, gap);
-  keys.fill(tokens, config.num_kv_heads, random, 3.0F);
-  values.fill(tokens, config.num_kv_heads, random, 300.0F);
-  const auto& planned = layers.plan;
-  auto expected = random_bytes(static_cast<std::size_t>(planned.bytes), random);
-
-  const auto storage = target_array<std::byte, Target>(target, expected);
-  const auto scales = target_scales<Element, Target>(target, config);
-  const auto view = scales.in(at(planned.view, storage.data()));
-  const auto mapping = target_array<slot, Target>(target, slots);
-  const auto all = std::span<const slot>{mapping.data(), mapping.size()};
-  using number = typename Rows::storage;
-  const auto key_rows = target_array<number, Target>(target, keys.numbers);
-  const auto value_rows = target_array<number, Target>(target, values.numbers);
-  REQUIRE(target.backend.template append<Element, Rows>(view, 1, all, keys.view(key_rows.data()),
-                                                        values.view(value_rows.data()), target.stream()));
-  REQUIRE(target.backend.synchronize(target.stream()));
-  const auto reference = layers.reference(expected);
-  reference_append(reference, 1, slots, keys, values);
-  REQUIRE(same_bits(storage.values(), expected));
-
-  std::fill(keys.numbers.begin(), keys.numbers.end(), rows_of<Rows>::canary());
-  std::fill(values.numbers.begin(), values.numbers.end(), rows_of<Rows>::canary());
-  const auto key_out = target_array<number, Target>(target, keys.numbers);
-  const auto value_out = target_array<number, Target>(target, values.numbers);
-  REQUIRE(target.backend.template gather<Element, Rows>(view, 1, all, keys.view(key_out.data()),
-                                                        values.view(value_out.data()), target.stream()));
-  REQUIRE(target.backend.synchronize(target.stream()));
-  reference_gather(reference, 1, slots, keys, values);
-  REQUIRE(same_bits(key_out.values(), keys.numbers));
-  REQUIRE(same_bits(value_out.values(), values.numbers));
-  REQUIRE(same_bits(storage.values(), expected));
-}
-
 template <class Element, class Layout, class Rows, class Target>
-void append_and_gather(Target& target, const shape& each, slot_order order, std::mt19937& random) {
+void append_and_gather(Target& target, const row_shape& each, slot_order order, std::mt19937& random) {
   CAPTURE(each.block_size, each.num_kv_heads, each.head_dim, each.num_tokens, each.gap, static_cast<int>(order));
   const auto config = make_config(each.block_size, each.num_blocks, 2, each.num_kv_heads, each.head_dim);
   if (const auto layers = lay_out<Element, Layout>(config)) {
@@ -160,7 +75,7 @@ void append_and_gather(Target& target, const shape& each, slot_order order, std:
 }
 
 TEMPLATE_PRODUCT_TEST_CASE("Rows lie where the published formulas say, and nothing else is touched",
-                           "[piecewise][random]", (on_host, on_waves_of_64, on_waves_of_32),
+                           "[piecewise][random]", (rows_on_host, rows_on_waves_of_64, rows_on_waves_of_32),
                            ((float32, transposed_layer_major), (float16, transposed_layer_major),
                             (bfloat16, transposed_block_major), (int8, transposed_layer_major),
                             (float32, shuffled_layer_major), (float16, shuffled_block_major),
