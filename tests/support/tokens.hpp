@@ -2,6 +2,7 @@
 
 #include <pagedkv/core/ids.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <numeric>
 #include <vector>
@@ -9,13 +10,15 @@
 namespace pagedkv::test {
 
 /// Tokens that count from `first` on.
-[[nodiscard]] inline std::vector<token> numbered(std::size_t num_tokens, token first = 0) {
-  auto tokens = std::vector<token>(num_tokens);
+[[nodiscard]] std::vector<token> numbered(std::integral auto num_tokens, token first = 0) {
+  auto tokens = std::vector<token>(static_cast<std::size_t>(num_tokens));
   std::iota(tokens.begin(), tokens.end(), first);
   return tokens;
 }
 
 /// The same, where the first one matters more than their number.
-[[nodiscard]] inline std::vector<token> text(token first, std::size_t num_tokens) { return numbered(num_tokens, first); }
+[[nodiscard]] inline std::vector<token> text(token first, std::size_t num_tokens) {
+  return numbered(num_tokens, first);
+}
 
 }  // namespace pagedkv::test
