@@ -1,5 +1,5 @@
 #include "../support/messages.hpp"
-#include "row_round_trip.hpp"
+#include "check_storage.hpp"
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>

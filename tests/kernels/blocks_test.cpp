@@ -1,6 +1,4 @@
-#include "../support/printing.hpp"
-#include "reference.hpp"
-#include "target.hpp"
+#include "check_storage.hpp"
 
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/pinned_allocator.hpp>
@@ -275,41 +273,10 @@ TEMPLATE_TEST_CASE("Blocks are converted between elements and layouts", "[blocks
   auto target = require_target<hip_target<0>>();
   auto random = std::mt19937(15);
   for (const auto head_dim : {64, 33}) {
-    const auto from_config = make_config(5, 6, 2, 3, head_dim);
-    auto to_config = from_config;
-    to_config.num_blocks = 4;
-    const auto from_layout = plan<from, nhd_by_layer>(from_config);
-    const auto to_layout = plan<to, hnd_by_block>(to_config);
-    auto source = std::vector<std::byte>(static_cast<std::size_t>(from_layout.bytes));
-    auto expected = random_bytes(static_cast<std::size_t>(to_layout.bytes), random);
-    const auto from_reference = reference_storage<from, nhd_by_layer>{from_config, source.data()};
-    const auto to_reference = reference_storage<to, hnd_by_block>{to_config, expected.data()};
-    const auto to_bytes = expected;
-
-    const auto pairs = std::vector<block_pair>{{5, 0}, {1, 3}, {0, 1}};
-    auto number = std::normal_distribution<float>(0.0F, 4.0F);
-    for (const auto& [from_block, to_block] : pairs) {
-      for (auto row = 0; row < 2 * 2 * 5 * 3; ++row) {
-        const auto value = row % 2 == 1;
-        const auto layer = row / 2 % 2;
-        const auto offset = row / 4 % 5;
-        const auto head = row / 20;
-        auto numbers = std::vector<float>(static_cast<std::size_t>(head_dim));
-        std::generate(numbers.begin(), numbers.end(), [&] { return number(random); });
-        from_reference.write_row(value, layer, from_block, offset, head, numbers);
-        to_reference.write_row(value, layer, to_block, offset, head,
-                               from_reference.read_row(value, layer, from_block, offset, head));
-      }
-    }
-    const auto from_array = target_array<std::byte, hip_target<0>>(target, source);
-    const auto to_array = target_array<std::byte, hip_target<0>>(target, to_bytes);
-    const auto from_scales = target_scales<from, hip_target<0>>(target, from_config);
-    const auto to_scales = target_scales<to, hip_target<0>>(target, to_config);
-    REQUIRE(hip::convert_blocks<to, from>(from_scales.in(at(from_layout.view, from_array.data())),
-                                          to_scales.in(at(to_layout.view, to_array.data())), pairs, target.stream()));
-    REQUIRE(target.backend.synchronize(target.stream()));
-    CHECK(to_array.values() == expected);
-    CHECK(from_array.values() == source);
+    auto config = make_config(5, 6, 2, 3, head_dim);
+    const auto laid_out_from = *lay_out<from, nhd_by_layer>(config);
+    config.num_blocks = 4;
+    check_conversion(target, laid_out_from, *lay_out<to, hnd_by_block>(config), {{5, 0}, {1, 3}, {0, 1}}, random);
   }
 }
 
@@ -318,33 +285,12 @@ TEST_CASE("More pairs than one launch takes are converted", "[blocks]") {
   auto random = std::mt19937(16);
   // More heads than a workgroup processes per token.
   const auto config = make_config(1, 700, 1, 70, 16);
-  const auto from_layout = plan<float32, nhd_by_layer>(config);
-  const auto to_layout = plan<int8, nhd_by_layer>(config);
-  auto source = std::vector<std::byte>(static_cast<std::size_t>(from_layout.bytes));
-  auto expected = std::vector<std::byte>(static_cast<std::size_t>(to_layout.bytes));
-  const auto from_reference = reference_storage<float32, nhd_by_layer>{config, source.data()};
-  const auto to_reference = reference_storage<int8, nhd_by_layer>{config, expected.data()};
-  const auto from_array = [&] {
-    auto number = std::normal_distribution<float>(0.0F, 4.0F);
-    for (auto block = 0; block < 700; ++block) {
-      for (auto row = 0; row < 2 * 70; ++row) {
-        auto numbers = std::vector<float>(16);
-        std::ranges::generate(numbers, [&] { return number(random); });
-        from_reference.write_row(row % 2 == 1, 0, block, 0, row / 2, numbers);
-        to_reference.write_row(row % 2 == 1, 0, 699 - block, 0, row / 2, numbers);
-      }
-    }
-    return target_array<std::byte, hip_target<1>>(target, source);
-  }();
-  const auto to_array = target_array<std::byte, hip_target<1>>(target, std::vector<std::byte>(expected.size()));
   auto pairs = std::vector<block_pair>();
   for (auto block = 0; block < 700; ++block) {
     pairs.push_back({block, 699 - block});
   }
-  REQUIRE(hip::convert_blocks<int8, float32>(at(from_layout.view, from_array.data()),
-                                             at(to_layout.view, to_array.data()), pairs, target.stream()));
-  REQUIRE(target.backend.synchronize(target.stream()));
-  CHECK(to_array.values() == expected);
+  check_conversion(target, *lay_out<float32, nhd_by_layer>(config), *lay_out<int8, nhd_by_layer>(config), pairs,
+                   random);
 }
 
 }  // namespace blocks_test

@@ -2,7 +2,7 @@
 // with a scale a tensor is among the elements of the other tests.
 
 #include "attention_target.hpp"
-#include "row_round_trip.hpp"
+#include "check_storage.hpp"
 
 #include <pagedkv/core/block_pair.hpp>
 

@@ -1,8 +1,6 @@
 // An element that a user writes outside the library goes through every kernel that knows elements.
 
-#include "../support/printing.hpp"
-#include "reference.hpp"
-#include "target.hpp"
+#include "check_storage.hpp"
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -38,49 +36,13 @@ TEMPLATE_TEST_CASE("An element of the user's own is appended, gathered and conve
   auto target = require_target<TestType>();
   auto random = std::mt19937(41);
   const auto config = make_config(16, 4, 2, 3, 48);
-  const auto layout = plan<fp8_e5m2, hnd_by_layer>(config);
-  const auto slots = random_slots(config, 40, random);
-  auto keys = rows_of<float32>(40, 3, 48, 0);
-  auto values = rows_of<float32>(40, 3, 48, 0);
-  keys.fill(40, 3, random, 5.0F);
-  values.fill(40, 3, random, 5.0F);
-  auto expected = random_bytes(static_cast<std::size_t>(layout.bytes), random);
-  const auto storage = target_array<std::byte, TestType>(target, expected);
-  const auto mapping = target_array<slot, TestType>(target, slots);
-  const auto key_array = target_array<float, TestType>(target, keys.numbers);
-  const auto value_array = target_array<float, TestType>(target, values.numbers);
-  const auto view = at(layout.view, storage.data());
-  const auto span = std::span<const slot>(mapping.data(), mapping.size());
-  const float* const key_data = key_array.data();
-  const float* const value_data = value_array.data();
-  REQUIRE(target.backend.template append<fp8_e5m2>(view, 1, span, keys.view(key_data), values.view(value_data),
-                                                   target.stream()));
-  REQUIRE(target.backend.synchronize(target.stream()));
-  const auto reference = reference_storage<fp8_e5m2, hnd_by_layer>{config, expected.data()};
-  reference_append(reference, 1, slots, keys, values);
-  REQUIRE(storage.values() == expected);
-  REQUIRE(target.backend.template gather<fp8_e5m2>(view, 1, span, keys.view(key_array.data()),
-                                                   values.view(value_array.data()), target.stream()));
-  REQUIRE(target.backend.synchronize(target.stream()));
-  reference_gather(reference, 1, slots, keys, values);
-  CHECK(key_array.values() == keys.numbers);
-  CHECK(value_array.values() == values.numbers);
-
+  const auto own = *lay_out<fp8_e5m2, hnd_by_layer>(config);
+  append_and_gather<float32>(target, own, random_slots(config, 40, random), 0, random);
   if constexpr (TestType::is_device) {
-    const auto half_layout = plan<float16, nhd_by_layer>(config);
-    const auto halves =
-        target_array<std::byte, TestType>(target, std::vector<std::byte>(static_cast<std::size_t>(half_layout.bytes)));
+    const auto halves = *lay_out<float16, nhd_by_layer>(config);
     const auto pairs = std::vector<block_pair>{{0, 3}, {1, 2}, {2, 1}, {3, 0}};
-    const auto half_view = at(half_layout.view, halves.data());
-    REQUIRE(hip::convert_blocks<float16, fp8_e5m2>(view, half_view, pairs, target.stream()));
-    REQUIRE(hip::convert_blocks<fp8_e5m2, float16>(half_view, view, pairs, target.stream()));
-    REQUIRE(target.backend.synchronize(target.stream()));
-    auto returned = storage.values();
-    const auto result = reference_storage<fp8_e5m2, hnd_by_layer>{config, returned.data()};
-    for_each_mapped(config, slots, [&](auto, auto block, auto offset, auto head) {
-      CHECK(result.read_row(false, 1, block, offset, head) == reference.read_row(false, 1, block, offset, head));
-      CHECK(result.read_row(true, 1, block, offset, head) == reference.read_row(true, 1, block, offset, head));
-    });
+    check_conversion(target, own, halves, pairs, random);
+    check_conversion(target, halves, own, pairs, random);
   }
 }
 

@@ -1,6 +1,6 @@
 #include "../support/messages.hpp"
 #include "attention_kernels.hpp"
-#include "row_round_trip.hpp"
+#include "check_storage.hpp"
 
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
@@ -105,81 +105,17 @@ TEMPLATE_PRODUCT_TEST_CASE("Rows lie where the published formulas say, and nothi
   }
 }
 
-/// Fills every row of the blocks that pairs name with random numbers.
-template <class Storage>
-void fill_blocks(const Storage& storage, const std::vector<block_pair>& pairs, std::mt19937& random) {
-  auto number = std::normal_distribution<float>(0.0F, 4.0F);
-  auto numbers = std::vector<float>(static_cast<std::size_t>(storage.config.head_dim));
-  for (const auto& pair : pairs) {
-    for (auto layer = 0; layer < storage.config.num_layers; ++layer) {
-      for (auto offset = 0; offset < storage.config.block_size; ++offset) {
-        for (auto head = 0; head < storage.config.num_kv_heads; ++head) {
-          for (const auto value : {false, true}) {
-            std::generate(numbers.begin(), numbers.end(), [&] { return number(random); });
-            storage.write_row(value, layer, pair.source, offset, head, numbers);
-          }
-        }
-      }
-    }
-  }
-}
-
-/// Converts blocks as a plain loop does; equal elements keep their bits.
-template <class To, class ToLayout, class From, class FromLayout>
-void reference_convert(const reference_storage<To, ToLayout>& to, const reference_storage<From, FromLayout>& from,
-                       const std::vector<block_pair>& pairs) {
-  const auto& config = from.config;
-  for (const auto& [source, destination] : pairs) {
-    for (auto row = 0; row < 2 * config.num_layers * config.block_size * config.num_kv_heads; ++row) {
-      const auto value = row % 2 == 1;
-      const auto head = row / 2 % config.num_kv_heads;
-      const auto offset = row / 2 / config.num_kv_heads % config.block_size;
-      const auto layer = row / 2 / config.num_kv_heads / config.block_size;
-      if constexpr (std::is_same_v<To, From>) {
-        for (auto dim = 0; dim < config.head_dim; ++dim) {
-          *to.number(value, layer, destination, offset, head, dim) =
-              *from.number(value, layer, source, offset, head, dim);
-        }
-        if (To::scaled) {
-          *to.scale(value, layer, destination, offset, head) = *from.scale(value, layer, source, offset, head);
-        }
-      } else {
-        to.write_row(value, layer, destination, offset, head, from.read_row(value, layer, source, offset, head));
-      }
-    }
-  }
-}
-
-template <class To, class ToLayout, class From, class FromLayout, class Target>
-void convert(Target& target, const laid_out<From, FromLayout>& from, const laid_out<To, ToLayout>& to,
-             std::mt19937& random) {
-  const auto pairs = std::vector<block_pair>{{5, 0}, {1, 3}, {0, 1}};
-  auto source = std::vector<std::byte>(static_cast<std::size_t>(from.plan.bytes));
-  auto expected = random_bytes(static_cast<std::size_t>(to.plan.bytes), random);
-  const auto from_array = [&] {
-    fill_blocks(from.reference(source), pairs, random);
-    return target_array<std::byte, Target>(target, source);
-  }();
-  const auto to_array = target_array<std::byte, Target>(target, expected);
-  const auto from_scales = target_scales<From, Target>(target, from.config);
-  const auto to_scales = target_scales<To, Target>(target, to.config);
-  REQUIRE(hip::convert_blocks<To, From>(from_scales.in(at(from.plan.view, from_array.data())),
-                                        to_scales.in(at(to.plan.view, to_array.data())), pairs, target.stream()));
-  REQUIRE(target.backend.synchronize(target.stream()));
-  reference_convert(to.reference(expected), from.reference(source), pairs);
-  REQUIRE(same_bits(to_array.values(), expected));
-  REQUIRE(same_bits(from_array.values(), source));
-}
-
 template <class To, class ToLayout, class From, class FromLayout>
 struct conversion {
+  static inline const auto pairs = std::vector<block_pair>{{5, 0}, {1, 3}, {0, 1}};
+
   template <class Target>
   static void run(Target& target, cache_config config, std::mt19937& random) {
     CAPTURE(config.block_size, config.num_kv_heads, config.head_dim);
     const auto from = lay_out<From, FromLayout>(config);
     config.num_blocks = 4;
     if (const auto to = lay_out<To, ToLayout>(config); from && to) {
-      convert(target, *from, *to, random);
+      check_conversion(target, *from, *to, pairs, random);
     }
   }
 
@@ -189,9 +125,9 @@ struct conversion {
     for (auto g = std::size_t{0}; g < 2; ++g) {
       CAPTURE(g);
       const auto from = lay_out_group<From, FromLayout>(config_with_groups(), g);
-      convert(target, from, *lay_out<To, ToLayout>(from.config), random);
+      check_conversion(target, from, *lay_out<To, ToLayout>(from.config), pairs, random);
       const auto to = lay_out_group<To, ToLayout>(config_with_groups(), g);
-      convert(target, *lay_out<From, FromLayout>(to.config), to, random);
+      check_conversion(target, *lay_out<From, FromLayout>(to.config), to, pairs, random);
     }
   }
 };

@@ -4,6 +4,8 @@
 #include "reference.hpp"
 #include "target.hpp"
 
+#include <pagedkv/core/block_pair.hpp>
+
 #include <catch2/catch_test_macros.hpp>
 
 #include <algorithm>
@@ -12,9 +14,10 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <type_traits>
 #include <vector>
 
-// Rows that are appended and gathered again, on every target.
+// Rows that are appended and gathered again, and blocks that are converted, on every target.
 namespace pagedkv::test {
 
 template <class Target, class Element, class Layout>
@@ -99,6 +102,72 @@ void append_and_gather(Target& target, const laid_out<Element, Layout>& layers, 
   REQUIRE(same_bits(key_out.values(), keys.numbers));
   REQUIRE(same_bits(value_out.values(), values.numbers));
   REQUIRE(same_bits(storage.values(), expected));
+}
+
+/// Fills every row of the blocks that pairs name with random numbers.
+template <class Storage>
+void fill_blocks(const Storage& storage, const std::vector<block_pair>& pairs, std::mt19937& random) {
+  auto number = std::normal_distribution<float>(0.0F, 4.0F);
+  auto numbers = std::vector<float>(static_cast<std::size_t>(storage.config.head_dim));
+  for (const auto& pair : pairs) {
+    for (auto layer = 0; layer < storage.config.num_layers; ++layer) {
+      for (auto offset = 0; offset < storage.config.block_size; ++offset) {
+        for (auto head = 0; head < storage.config.num_kv_heads; ++head) {
+          for (const auto value : {false, true}) {
+            std::generate(numbers.begin(), numbers.end(), [&] { return number(random); });
+            storage.write_row(value, layer, pair.source, offset, head, numbers);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Converts blocks as a plain loop does; equal elements keep their bits.
+template <class To, class ToLayout, class From, class FromLayout>
+void reference_convert(const reference_storage<To, ToLayout>& to, const reference_storage<From, FromLayout>& from,
+                       const std::vector<block_pair>& pairs) {
+  const auto& config = from.config;
+  for (const auto& [source, destination] : pairs) {
+    for (auto row = 0; row < 2 * config.num_layers * config.block_size * config.num_kv_heads; ++row) {
+      const auto value = row % 2 == 1;
+      const auto head = row / 2 % config.num_kv_heads;
+      const auto offset = row / 2 / config.num_kv_heads % config.block_size;
+      const auto layer = row / 2 / config.num_kv_heads / config.block_size;
+      if constexpr (std::is_same_v<To, From>) {
+        for (auto dim = 0; dim < config.head_dim; ++dim) {
+          *to.number(value, layer, destination, offset, head, dim) =
+              *from.number(value, layer, source, offset, head, dim);
+        }
+        if (To::scaled) {
+          *to.scale(value, layer, destination, offset, head) = *from.scale(value, layer, source, offset, head);
+        }
+      } else {
+        to.write_row(value, layer, destination, offset, head, from.read_row(value, layer, source, offset, head));
+      }
+    }
+  }
+}
+
+/// Converts blocks, and compares every byte of both storages.
+template <class To, class ToLayout, class From, class FromLayout, class Target>
+void check_conversion(Target& target, const laid_out<From, FromLayout>& from, const laid_out<To, ToLayout>& to,
+                      const std::vector<block_pair>& pairs, std::mt19937& random) {
+  auto source = std::vector<std::byte>(static_cast<std::size_t>(from.plan.bytes));
+  auto expected = random_bytes(static_cast<std::size_t>(to.plan.bytes), random);
+  const auto from_array = [&] {
+    fill_blocks(from.reference(source), pairs, random);
+    return target_array<std::byte, Target>(target, source);
+  }();
+  const auto to_array = target_array<std::byte, Target>(target, expected);
+  const auto from_scales = target_scales<From, Target>(target, from.config);
+  const auto to_scales = target_scales<To, Target>(target, to.config);
+  REQUIRE(hip::convert_blocks<To, From>(from_scales.in(at(from.plan.view, from_array.data())),
+                                        to_scales.in(at(to.plan.view, to_array.data())), pairs, target.stream()));
+  REQUIRE(target.backend.synchronize(target.stream()));
+  reference_convert(to.reference(expected), from.reference(source), pairs);
+  REQUIRE(same_bits(to_array.values(), expected));
+  REQUIRE(same_bits(from_array.values(), source));
 }
 
 }  // namespace pagedkv::test
