@@ -32,15 +32,6 @@ cache_config small(std::int32_t num_blocks = 8) {
   return config;
 }
 
-template <class Cache>
-void expect_sound(execution& e, Cache& cache) {
-  if (e.failure().empty()) {
-    for (const auto& sentence : cache.check_invariants()) {
-      e.fail(sentence);
-    }
-  }
-}
-
 /// One sequence writes its last slot, which is published, while another request gets a hit on it and is invalidated.
 void append_beside_a_hit(execution& e) {
   auto cache = cache_type{small()};

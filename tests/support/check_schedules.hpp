@@ -19,4 +19,14 @@ inline void check_complete(const finding& found) {
   CHECK(found.complete);
 }
 
+/// Fails an execution that has not failed yet, if an invariant of the cache does not hold.
+template <class Cache>
+void expect_sound(execution& e, Cache& cache) {
+  if (e.failure().empty()) {
+    for (const auto& sentence : cache.check_invariants()) {
+      e.fail(sentence);
+    }
+  }
+}
+
 }  // namespace pagedkv::testing
