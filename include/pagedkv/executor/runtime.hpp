@@ -196,19 +196,6 @@ inline status open_memory_handle(void** pointer, const memory_handle& handle) {
 }
 inline status close_memory_handle(void*) { return success; }
 
-inline status copy_async(void* to, const void* from, std::size_t bytes, copy_kind kind, stream in) {
-  return executor::attempt([&] {
-    if (!executor::valid_copy(to, from, bytes, kind)) {
-      return error_invalid_value;
-    }
-    executor::resolve(in).enqueue([=] {
-      std::memmove(to, from, bytes);
-      return success;
-    });
-    return success;
-  });
-}
-
 inline status copy_rows_async(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                               std::size_t width, std::size_t height, copy_kind kind, stream in) {
   return executor::attempt([&] {
@@ -227,6 +214,10 @@ inline status copy_rows_async(void* to, std::size_t to_pitch, const void* from, 
     });
     return success;
   });
+}
+
+inline status copy_async(void* to, const void* from, std::size_t bytes, copy_kind kind, stream in) {
+  return copy_rows_async(to, bytes, from, bytes, bytes, 1, kind, in);
 }
 
 inline status fill_async(void* to, int value, std::size_t bytes, stream in) {

@@ -106,34 +106,25 @@ __device__ void store_shared_vector(const shared_span<T>& to, std::size_t first,
 /// Debug builds stop the kernel, the host executor reports a fault, release builds do not check.
 __device__ inline void check([[maybe_unused]] bool holds, [[maybe_unused]] const char* what) { assert(holds && what); }
 
-template <class... Parameters>
+template <auto Enqueue, class... Parameters>
 [[nodiscard]] runtime::status launch_typed(void (*kernel)(Parameters...), const launch_shape& shape,
                                            runtime::stream stream, std::type_identity_t<Parameters>... parameters) {
   void* pointers[] = {&parameters...};
-  return runtime::launch_kernel(reinterpret_cast<const void*>(kernel), to_dim3(shape.grid), to_dim3(shape.workgroup),
-                                pointers, shape.dynamic_shared_bytes, stream);
+  return Enqueue(reinterpret_cast<const void*>(kernel), to_dim3(shape.grid), to_dim3(shape.workgroup), pointers,
+                 shape.dynamic_shared_bytes, stream);
 }
 
 /// Enqueues the kernel. The call copies the arguments.
 template <auto Kernel, class... Arguments>
 [[nodiscard]] runtime::status launch(const launch_shape& shape, runtime::stream stream, Arguments... arguments) {
-  return launch_typed(Kernel, shape, stream, arguments...);
-}
-
-template <class... Parameters>
-[[nodiscard]] runtime::status launch_following_typed(void (*kernel)(Parameters...), const launch_shape& shape,
-                                                     runtime::stream stream,
-                                                     std::type_identity_t<Parameters>... parameters) {
-  void* pointers[] = {&parameters...};
-  return runtime::launch_following_kernel(reinterpret_cast<const void*>(kernel), to_dim3(shape.grid),
-                                          to_dim3(shape.workgroup), pointers, shape.dynamic_shared_bytes, stream);
+  return launch_typed<runtime::launch_kernel>(Kernel, shape, stream, arguments...);
 }
 
 /// Launches a kernel that calls `wait_for_previous_kernel`, on devices where an early start is faster.
 template <auto Kernel, class... Arguments>
 [[nodiscard]] runtime::status launch_following(const launch_shape& shape, runtime::stream stream,
                                                Arguments... arguments) {
-  return launch_following_typed(Kernel, shape, stream, arguments...);
+  return launch_typed<runtime::launch_following_kernel>(Kernel, shape, stream, arguments...);
 }
 
 }  // namespace pagedkv::kernels

@@ -119,28 +119,37 @@ template <class Element>
   return planned;
 }
 
+/// Calls `launch_one(width, launch_shape, call)` for as many tokens at once as a launch takes; a lane then moves so many
+/// numbers of a row of the caller's at once, up to `Most`.
+template <class Element, int Most, class Number, class Launch>
+[[nodiscard]] runtime::status launch_row_tiles(const block_storage_view& view, std::int32_t layer, const slot* slots,
+                                               std::int64_t num_tokens, const token_rows<Number>& keys,
+                                               const token_rows<Number>& values, Launch launch_one) {
+  const auto launch_width = [&](auto width) {
+    const auto planned = plan_row_tiles<Element>(view, width);
+    const auto storage = describe_storage<typename Element::storage>(view, layer);
+    return launch_tiles(planned, view, storage, slots, num_tokens,
+                        [&](std::int64_t first, const launch_shape& shape, const tile_call& call) {
+                          return launch_one(width, shape,
+                                            tile_row_call<Number>{call, rows_after(keys, first),
+                                                                  rows_after(values, first)});
+                        });
+  };
+  return aligned_rows<Number, Most>(keys) && aligned_rows<Number, Most>(values) && view.head_dim % Most == 0
+             ? launch_width(std::integral_constant<int, Most>{})
+             : launch_width(std::integral_constant<int, 1>{});
+}
+
 template <class Element, class Input>
 [[nodiscard]] runtime::status append_tiles(const block_storage_view& view, std::int32_t layer, const slot* slots,
                                            std::int64_t num_tokens,
                                            const token_rows<const typename Input::storage>& keys,
                                            const token_rows<const typename Input::storage>& values,
                                            runtime::stream stream) {
-  constexpr auto most = numbers_per_lane<Element>;
-  using input = const typename Input::storage;
-  const auto launch_width = [&](auto width) {
-    const auto planned = plan_row_tiles<Element>(view, width);
-    const auto storage = describe_storage<typename Element::storage>(view, layer);
-    return launch_tiles(
-        planned, view, storage, slots, num_tokens,
-        [&](std::int64_t first, const launch_shape& shape, const tile_call& call) {
-          return launch<append_tiles_kernel<Element, Input, decltype(width)::value>>(
-              shape, stream,
-              tile_row_call<const typename Input::storage>{call, rows_after(keys, first), rows_after(values, first)});
-        });
-  };
-  return aligned_rows<input, most>(keys) && aligned_rows<input, most>(values) && view.head_dim % most == 0
-             ? launch_width(std::integral_constant<int, most>{})
-             : launch_width(std::integral_constant<int, 1>{});
+  return launch_row_tiles<Element, numbers_per_lane<Element>>(
+      view, layer, slots, num_tokens, keys, values, [&](auto width, const launch_shape& shape, const auto& call) {
+        return launch<append_tiles_kernel<Element, Input, decltype(width)::value>>(shape, stream, call);
+      });
 }
 
 }  // namespace pagedkv::kernels

@@ -138,22 +138,10 @@ template <class Element, class Output>
                                            std::int64_t num_tokens, const token_rows<typename Output::storage>& keys,
                                            const token_rows<typename Output::storage>& values,
                                            runtime::stream stream) {
-  constexpr auto most = numbers_per_lane<Output>;
-  using output = typename Output::storage;
-  const auto launch_width = [&](auto width) {
-    const auto planned = plan_row_tiles<Element>(view, width);
-    const auto storage = describe_storage<typename Element::storage>(view, layer);
-    return launch_tiles(
-        planned, view, storage, slots, num_tokens,
-        [&](std::int64_t first, const launch_shape& shape, const tile_call& call) {
-          return launch<gather_tiles_kernel<Element, Output, decltype(width)::value>>(
-              shape, stream,
-              tile_row_call<typename Output::storage>{call, rows_after(keys, first), rows_after(values, first)});
-        });
-  };
-  return aligned_rows<output, most>(keys) && aligned_rows<output, most>(values) && view.head_dim % most == 0
-             ? launch_width(std::integral_constant<int, most>{})
-             : launch_width(std::integral_constant<int, 1>{});
+  return launch_row_tiles<Element, numbers_per_lane<Output>>(
+      view, layer, slots, num_tokens, keys, values, [&](auto width, const launch_shape& shape, const auto& call) {
+        return launch<gather_tiles_kernel<Element, Output, decltype(width)::value>>(shape, stream, call);
+      });
 }
 
 }  // namespace pagedkv::kernels
