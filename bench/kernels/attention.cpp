@@ -11,6 +11,7 @@
 
 #include "attention_shapes.hpp"
 #include "records.hpp"
+#include "timer.hpp"
 
 #include <pagedkv/attention/plan.hpp>
 #include <pagedkv/device/backend.hpp>
@@ -29,7 +30,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <numeric>
 #include <random>
 #include <string>
@@ -40,12 +40,7 @@ namespace attention_bench {
 
 using namespace pagedkv;
 
-#if defined(__HIPCC__) || defined(__CUDACC__)
-constexpr auto on_device = true;
-#else
-constexpr auto on_device = false;
-#endif
-
+using device_bench::on_device;
 using layout = hnd_layer_major;
 
 constexpr auto head_dim = 128;
@@ -99,45 +94,6 @@ class device_array {
   hip::device_allocator allocator_;
   std::size_t size_;
   std::byte* data_;
-};
-
-class timer {
- public:
-  timer() {
-    hip::require(runtime::create_timed_event(&start_), "the creation of an event");
-    hip::require(runtime::create_timed_event(&stop_), "the creation of an event");
-  }
-  timer(const timer&) = delete;
-  timer& operator=(const timer&) = delete;
-  ~timer() {
-    static_cast<void>(runtime::destroy_event(start_));
-    static_cast<void>(runtime::destroy_event(stop_));
-  }
-
-  /// Median seconds over samples of several operations each.
-  [[nodiscard]] double measure(runtime::stream stream, const std::function<void()>& operation) const {
-    constexpr auto num_samples = on_device ? 15 : 1;
-    constexpr auto per_sample = on_device ? 4 : 1;
-    operation();
-    auto seconds = std::vector<double>();
-    for (auto sample = 0; sample < num_samples; ++sample) {
-      hip::require(runtime::record_event(start_, stream), "the recording of an event");
-      for (auto i = 0; i < per_sample; ++i) {
-        operation();
-      }
-      hip::require(runtime::record_event(stop_, stream), "the recording of an event");
-      hip::require(runtime::synchronize_event(stop_), "the wait for an event");
-      auto milliseconds = 0.0F;
-      hip::require(runtime::elapsed_milliseconds(&milliseconds, start_, stop_), "the time between events");
-      seconds.push_back(double{milliseconds} / 1e3 / per_sample);
-    }
-    std::nth_element(seconds.begin(), seconds.begin() + num_samples / 2, seconds.end());
-    return seconds[num_samples / 2];
-  }
-
- private:
-  runtime::event start_ = nullptr;
-  runtime::event stop_ = nullptr;
 };
 
 struct batch_shape {
@@ -644,7 +600,7 @@ class bench {
 
   hip_backend backend_;
   hip::stream stream_;
-  timer timer_;
+  device_bench::timer timer_;
   double ceiling_ = 0;
   int num_reports_ = 0;
   device_bench::records results_;

@@ -7,6 +7,7 @@
 // prints the table; writes the same as JSON to FILE.
 
 #include "records.hpp"
+#include "timer.hpp"
 
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/device/backend.hpp>
@@ -35,12 +36,7 @@ namespace {
 
 using namespace pagedkv;
 
-#if defined(__HIPCC__) || defined(__CUDACC__)
-constexpr auto on_device = true;
-#else
-constexpr auto on_device = false;
-#endif
-
+using device_bench::on_device;
 using layout = nhd_layer_major;
 
 /// Memory of one allocator until the end of the scope.
@@ -90,20 +86,6 @@ void fill(const device_buffer& buffer, runtime::stream stream) {
   fill(buffer.data(), static_cast<std::int64_t>(buffer.size()), stream);
 }
 
-/// An event with a time.
-class timer {
- public:
-  timer() { hip::require(runtime::create_timed_event(&handle_), "the creation of an event"); }
-  timer(const timer&) = delete;
-  timer& operator=(const timer&) = delete;
-  ~timer() { static_cast<void>(runtime::destroy_event(handle_)); }
-
-  [[nodiscard]] runtime::event get() const { return handle_; }
-
- private:
-  runtime::event handle_ = nullptr;
-};
-
 class bench {
  public:
   bench(std::int64_t bytes, device_bench::records& records) : bytes_(bytes), records_(&records) {}
@@ -112,28 +94,12 @@ class bench {
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   [[nodiscard]] int num_reports() const { return num_reports_; }
 
-  /// Median bytes per second over samples of several operations each. On the host, one run that checks the result only.
+  /// Median bytes per second; see `timer::measure`.
   template <class Operation>
   [[nodiscard]] double measure(std::int64_t moved, Operation operation) {
-    constexpr auto num_samples = on_device ? 15 : 1;
-    constexpr auto per_sample = on_device ? 4 : 1;
-    run(operation);
+    const auto seconds = timer_.measure(stream(), [&] { operation().value(); });
     hip::require(runtime::synchronize_stream(stream()), "the wait for a stream");
-    auto seconds = std::vector<double>();
-    for (auto sample = 0; sample < num_samples; ++sample) {
-      hip::require(runtime::record_event(start_.get(), stream()), "the recording of an event");
-      for (auto i = 0; i < per_sample; ++i) {
-        run(operation);
-      }
-      hip::require(runtime::record_event(stop_.get(), stream()), "the recording of an event");
-      hip::require(runtime::synchronize_event(stop_.get()), "the wait for an event");
-      auto milliseconds = 0.0F;
-      hip::require(runtime::elapsed_milliseconds(&milliseconds, start_.get(), stop_.get()), "the time between events");
-      seconds.push_back(double{milliseconds} / 1e3 / per_sample);
-    }
-    hip::require(runtime::synchronize_stream(stream()), "the wait for a stream");
-    std::nth_element(seconds.begin(), seconds.begin() + num_samples / 2, seconds.end());
-    return static_cast<double>(moved) / seconds[num_samples / 2];
+    return static_cast<double>(moved) / seconds;
   }
 
   /// One line of the table. `baseline` is in bytes per second.
@@ -155,17 +121,11 @@ class bench {
   }
 
  private:
-  template <class Operation>
-  static void run(Operation& operation) {
-    operation().value();
-  }
-
   std::int64_t bytes_;
   device_bench::records* records_;
   int num_reports_ = 0;
   hip::stream stream_;
-  timer start_;
-  timer stop_;
+  device_bench::timer timer_;
 };
 
 /// A layer-major storage with one layer whose payload is about as large as the bench asks for.
@@ -305,33 +265,29 @@ void report_blocks(bench& b, double copy_rate) {
            [&] { return hip::move_blocks(storage.view(), chain, b.stream()); });
 }
 
-template <class To, class From>
-void report_conversion(bench& b, double copy_rate) {
+/// To another element, or to another engine's layout.
+template <class To, class From, class Layout = layout>
+void report_conversion(bench& b, const std::string& name, double copy_rate) {
   const auto config = make_config<From>(b, 32);
   const auto from = device_storage<From>::create(config).value();
-  const auto to = device_storage<To>::create(config).value();
+  const auto to = device_storage<To, Layout>::create(config).value();
   fill(from.view().base, from.bytes(), b.stream());
   auto pairs = std::vector<block_pair>();
   for (auto i = 0; i < config.num_blocks; ++i) {
     pairs.push_back({i, config.num_blocks - 1 - i});
   }
-  b.report("convert " + std::string(From::name) + " to " + std::string(To::name), copy_rate, from.bytes() + to.bytes(),
+  b.report("convert " + std::string(From::name) + name, copy_rate, from.bytes() + to.bytes(),
            [&] { return hip::convert_blocks<To, From>(from.view(), to.view(), pairs, b.stream()); });
 }
 
-/// From rows to another engine's layout.
+template <class To, class From>
+void report_conversion(bench& b, double copy_rate) {
+  report_conversion<To, From>(b, " to " + std::string(To::name), copy_rate);
+}
+
 template <class Element, class Layout>
 void report_layout_conversion(bench& b, double copy_rate) {
-  const auto config = make_config<Element>(b, 32);
-  const auto from = device_storage<Element>::create(config).value();
-  const auto to = device_storage<Element, Layout>::create(config).value();
-  fill(from.view().base, from.bytes(), b.stream());
-  auto pairs = std::vector<block_pair>();
-  for (auto i = 0; i < config.num_blocks; ++i) {
-    pairs.push_back({i, config.num_blocks - 1 - i});
-  }
-  b.report("convert " + std::string(Element::name) + layout_suffix<Layout>, copy_rate, from.bytes() + to.bytes(),
-           [&] { return hip::convert_blocks<Element, Element>(from.view(), to.view(), pairs, b.stream()); });
+  report_conversion<Element, Element, Layout>(b, layout_suffix<Layout>, copy_rate);
 }
 
 /// Blocks of 32 layers, or of 16 KiB, the least that engines have with tensor parallelism.

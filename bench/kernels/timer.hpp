@@ -1,0 +1,60 @@
+#pragma once
+
+#include <pagedkv/device/status.hpp>
+#include <pagedkv/kernels/runtime.hpp>
+
+#include <algorithm>
+#include <vector>
+
+namespace device_bench {
+
+using namespace pagedkv;
+
+#if defined(__HIPCC__) || defined(__CUDACC__)
+inline constexpr auto on_device = true;
+#else
+inline constexpr auto on_device = false;
+#endif
+
+/// Measures with a device's own clock.
+class timer {
+ public:
+  timer() {
+    hip::require(runtime::create_timed_event(&start_), "the creation of an event");
+    hip::require(runtime::create_timed_event(&stop_), "the creation of an event");
+  }
+  timer(const timer&) = delete;
+  timer& operator=(const timer&) = delete;
+  ~timer() {
+    static_cast<void>(runtime::destroy_event(start_));
+    static_cast<void>(runtime::destroy_event(stop_));
+  }
+
+  /// Median seconds over samples of several operations each. On the host, one run that checks the result only.
+  template <class Operation>
+  [[nodiscard]] double measure(runtime::stream stream, const Operation& operation) const {
+    constexpr auto num_samples = on_device ? 15 : 1;
+    constexpr auto per_sample = on_device ? 4 : 1;
+    operation();
+    auto seconds = std::vector<double>();
+    for (auto sample = 0; sample < num_samples; ++sample) {
+      hip::require(runtime::record_event(start_, stream), "the recording of an event");
+      for (auto i = 0; i < per_sample; ++i) {
+        operation();
+      }
+      hip::require(runtime::record_event(stop_, stream), "the recording of an event");
+      hip::require(runtime::synchronize_event(stop_), "the wait for an event");
+      auto milliseconds = 0.0F;
+      hip::require(runtime::elapsed_milliseconds(&milliseconds, start_, stop_), "the time between events");
+      seconds.push_back(double{milliseconds} / 1e3 / per_sample);
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + num_samples / 2, seconds.end());
+    return seconds[num_samples / 2];
+  }
+
+ private:
+  runtime::event start_ = nullptr;
+  runtime::event stop_ = nullptr;
+};
+
+}  // namespace device_bench
