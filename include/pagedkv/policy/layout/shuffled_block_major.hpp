@@ -7,12 +7,8 @@ namespace pagedkv {
 /// K in pieces of 16 bytes, [block][head][dim / x][token][x] with x numbers in 16 bytes, and V in pieces of 16 bytes of
 /// neighbouring tokens: [block][head][token / x][dim][x] (docs/layouts.md). All layers of one block lie together: one
 /// run for each transfer of a block.
-struct shuffled_block_major : split_keys {
+struct shuffled_block_major : shuffled_pieces {
   static constexpr auto storage = storage_order::block_major;
-
-  [[nodiscard]] static constexpr piece_order values(const block_shape& shape) noexcept {
-    return shuffled_values(shape);
-  }
 };
 
 static_assert(memory_layout<shuffled_block_major>);
