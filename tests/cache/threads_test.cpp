@@ -13,7 +13,6 @@
 #include <atomic>
 #include <random>
 #include <span>
-#include <thread>
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -160,35 +159,39 @@ template <class Cache>
   return {};
 }
 
+/// Four threads with sequences of their own work on a cache. Until all are done, or one complains, another calls
+/// `meanwhile`, which returns a complaint, too.
+template <class Cache, class Meanwhile>
+void check_work(Cache& cache, unsigned seed, Meanwhile meanwhile) {
+  constexpr auto num_threads = 4;
+  auto complaints = std::vector<std::string>(num_threads + 1);
+  auto num_done = std::atomic<int>{0};
+  on_threads(num_threads + 1, [&](int i) {
+    if (i < num_threads) {
+      complaints[static_cast<std::size_t>(i)] = work(cache, seed + static_cast<unsigned>(i), 3000);
+      ++num_done;
+    }
+    while (i == num_threads && num_done < num_threads && complaints.back().empty()) {
+      complaints.back() = meanwhile();
+    }
+  });
+  for (const auto& complaint : complaints) {
+    CHECK(complaint == "");
+  }
+}
+
 }  // namespace
 
 TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which another compacts",
                    "[cache][threads][random]", rw_lock, basic_sharded_mutex<3>) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
-  constexpr auto num_threads = 4;
   auto cache = shared_cache<TestType>{small_cache(24)};
-  auto complaints = std::vector<std::string>(num_threads);
-  auto done = std::atomic<int>{0};
-  {
-    auto threads = std::vector<std::jthread>{};
-    for (auto i = 0; i < num_threads; ++i) {
-      threads.emplace_back([&, i] {
-        complaints[static_cast<std::size_t>(i)] = work(cache, seed + static_cast<unsigned>(i), 3000);
-        ++done;
-      });
-    }
-    while (done < num_threads) {  // an observer, until all are done
-      static_cast<void>(cache.compact());
-      if (const auto broken = cache.check_invariants(); !broken.empty()) {
-        complaints.push_back(broken.front());
-        break;
-      }
-    }
-  }
-  for (const auto& complaint : complaints) {
-    CHECK(complaint == "");
-  }
+  check_work(cache, seed, [&] {
+    static_cast<void>(cache.compact());
+    const auto broken = cache.check_invariants();
+    return broken.empty() ? std::string{} : broken.front();
+  });
   const auto statistics = cache.statistics();
   CHECK(statistics.blocks.in_use == 0);
   CHECK(statistics.blocks.retiring == 0);
@@ -201,39 +204,25 @@ TEMPLATE_TEST_CASE("threads with sequences of their own share one cache, which a
                    "[cache][threads][random]", rw_lock, basic_sharded_mutex<3>, lock_free) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
-  constexpr auto num_threads = 4;
   constexpr auto smallest = 8;  // a prompt
   auto config = small_cache(24);
   config.max_blocks = 40;
   auto cache = kv_cache<float32, TestType, clock_sweep, reserving_allocator>{config};
-  auto complaints = std::vector<std::string>(num_threads);
-  auto done = std::atomic<int>{0};
-  {
-    auto threads = std::vector<std::jthread>{};
-    for (auto i = 0; i < num_threads; ++i) {
-      threads.emplace_back([&, i] {
-        complaints[static_cast<std::size_t>(i)] = work(cache, seed + static_cast<unsigned>(i), 3000);
-        ++done;
-      });
+  auto random = std::mt19937{seed};
+  check_work(cache, seed, [&]() -> std::string {
+    const auto before = cache.num_blocks();
+    const auto wanted = static_cast<std::int32_t>(smallest + random() % (40 - smallest + 1));
+    const auto resized = cache.resize(wanted);
+    const auto& counts = cache.statistics().blocks;
+    if (cache.num_blocks() != (resized ? wanted : before)) {
+      return "the size is neither the old nor the new one";
     }
-    auto random = std::mt19937{seed};
-    while (done < num_threads && complaints.size() == num_threads) {
-      const auto before = cache.num_blocks();
-      const auto wanted = static_cast<std::int32_t>(smallest + random() % (40 - smallest + 1));
-      const auto resized = cache.resize(wanted);
-      const auto& counts = cache.statistics().blocks;
-      if (cache.num_blocks() != (resized ? wanted : before)) {
-        complaints.push_back("the size is neither the old nor the new one");
-      } else if (!resized && resized.error().code != error_code::in_use) {
-        complaints.push_back("resize: " + resized.error().message());
-      } else if (counts.free + counts.in_use + counts.evictable + counts.retiring != cache.num_blocks()) {
-        complaints.push_back("the blocks of all states do not add up to the pool");
-      }
+    if (!resized && resized.error().code != error_code::in_use) {
+      return "resize: " + resized.error().message();
     }
-  }
-  for (const auto& complaint : complaints) {
-    CHECK(complaint == "");
-  }
+    const auto adds_up = counts.free + counts.in_use + counts.evictable + counts.retiring == cache.num_blocks();
+    return adds_up ? "" : "the blocks of all states do not add up to the pool";
+  });
   CHECK(cache.statistics().blocks.in_use == 0);
   check_sound(cache);
   CHECK(cache.resize(1));

@@ -54,6 +54,16 @@ struct attention_case {
   bool captured_for_one = false;          // the call knows only of one query a row
 };
 
+/// Latent vectors of 576 numbers, of which the first 512 are the values.
+[[nodiscard]] inline attention_case latent_case() {
+  auto asked = attention_case{};
+  asked.num_kv_heads = 1;
+  asked.latent = true;
+  asked.head_dim = 576;
+  asked.value_dim = 512;
+  return asked;
+}
+
 /// A copy of a few blocks, with ids up to 70,000 and 64 KiB apart. On the executor, memory costs what is touched.
 template <class Target>
 class far_blocks {

@@ -173,11 +173,7 @@ TEST_CASE("a tree mask hides branches from queries", "[attention]") {
 }
 
 TEST_CASE("latent vectors with all options", "[attention]") {
-  auto asked = attention_case{};
-  asked.num_kv_heads = 1;
-  asked.latent = true;
-  asked.head_dim = 576;
-  asked.value_dim = 512;
+  auto asked = latent_case();
   asked.lengths = {33, 5, 100};
   asked.group_size = 20;
   asked.num_shares = 3;
@@ -193,11 +189,7 @@ TEST_CASE("latent vectors with all options", "[attention]") {
 }
 
 TEST_CASE("latent vectors of many stages, whole and in pieces", "[attention]") {
-  auto asked = attention_case{};
-  asked.num_kv_heads = 1;
-  asked.latent = true;
-  asked.head_dim = 576;
-  asked.value_dim = 512;
+  auto asked = latent_case();
   asked.lengths = {450, 130, 64};
   asked.group_size = 7;
   for (const auto num_shares : {1, 2, 5}) {

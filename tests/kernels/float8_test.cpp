@@ -163,11 +163,7 @@ TEST_CASE("attention over 8-bit floating point with any scales", "[attention][fl
 }
 
 TEST_CASE("latent vectors of 8-bit floating point", "[attention][float8]") {
-  auto asked = attention_case{};
-  asked.num_kv_heads = 1;
-  asked.latent = true;
-  asked.head_dim = 576;
-  asked.value_dim = 512;
+  auto asked = latent_case();
   asked.lengths = {33, 5};
   asked.group_size = 3;
   check_where_present<float8_e4m3, bfloat16, 1>(asked);

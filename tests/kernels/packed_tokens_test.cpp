@@ -84,15 +84,6 @@ void check_on_devices(const attention_case& asked) {
   }
 }
 
-attention_case latent_case() {
-  auto asked = attention_case{};
-  asked.num_kv_heads = 1;
-  asked.latent = true;
-  asked.head_dim = 576;
-  asked.value_dim = 512;
-  return asked;
-}
-
 TEST_CASE("attention over packed tokens", "[attention][packed]") {
   auto asked = latent_case();
   asked.lengths = {0, 1, 33, 90};

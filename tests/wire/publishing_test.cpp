@@ -120,13 +120,17 @@ struct counting_visitor {
   }
 };
 
+void emit_eviction(event_queues& queues, std::uint64_t hash) {
+  auto event = cache_event{};
+  event.kind = event_kind::evicted;
+  event.hash = hash;
+  queues.emit(event);
+}
+
 TEST_CASE("events that found a queue full show as a loss", "[wire]") {
   auto queues = event_queues{4, {.capacity = 2}};
   for (auto i = std::uint64_t{1}; i <= 3; ++i) {
-    auto event = cache_event{};
-    event.kind = event_kind::evicted;
-    event.hash = i;
-    queues.emit(event);
+    emit_eviction(queues, i);
   }
   REQUIRE(queues.num_dropped() == 1);
   const auto publisher = event_publisher{queues, on_loopback()};
@@ -143,10 +147,7 @@ TEST_CASE("a subscriber that comes late gets all kept batches", "[wire]") {
   auto queues = event_queues{4, {.capacity = 8'192}};
   auto expected = std::vector<std::uint64_t>{};
   for (auto i = std::uint64_t{1}; i <= num_batches; ++i) {
-    auto event = cache_event{};
-    event.kind = event_kind::evicted;
-    event.hash = i;
-    queues.emit(event);
+    emit_eviction(queues, i);
     expected.push_back(i);
   }
   auto publishing = on_loopback();
