@@ -146,29 +146,7 @@ TEMPLATE_LIST_TEST_CASE("case 4: a block freed twice is freed once, and the seco
                         caches) {
   const auto rounds = testing::full_numbers() ? 100'000 : 2'000;
   auto cache = TestType{config_of(8, 2)};
-  auto ids = std::array<sequence_id, 1>{};
-  auto num_released = std::atomic{0};
-  auto wrong_answers = std::atomic{0};
-  auto gather = std::barrier{2};
-  on_threads(2, [&](int thread) {
-    for (auto round = 0; round < rounds; ++round) {
-      if (thread == 0) {
-        ids[0] = cache.create_sequence(numbered(5)).value().id;
-      }
-      gather.arrive_and_wait();
-      const auto released = cache.release(ids[0]);
-      num_released += released.has_value();
-      wrong_answers +=
-          !released && released.error().code != error_code::unknown_sequence &&
-          (TestType::locking_type::waits_for_sequence || released.error().code != error_code::sequence_busy);
-      gather.arrive_and_wait();
-    }
-  });
-  CHECK(num_released == rounds);
-  CHECK(wrong_answers == 0);
-  CHECK(cache.release(ids[0]).error().code == error_code::unknown_sequence);
-  CHECK(cache.statistics().blocks == block_counts{.free = 8});
-  check_idle(cache);
+  check_ends_once(cache, rounds);
 }
 
 TEST_CASE("case 5: a lock-free cache has 70,000 blocks", "[cases]") {
@@ -217,36 +195,8 @@ TEMPLATE_LIST_TEST_CASE("case 6: sixteen threads that ask for more than there is
   constexpr auto num_threads = 16;
   constexpr auto num_blocks = 160;
   constexpr auto share = num_blocks / num_threads + 1;
-  const auto rounds = testing::full_numbers() ? 10'000 : 200;
   auto cache = TestType{config_of(num_blocks, 1)};
-  auto granted = std::array<std::array<sequence_id, num_threads>, 1>{};
-  auto was_granted = std::array<bool, num_threads>{};
-  auto wrong_sums = std::atomic{0};
-  auto gather = std::barrier{num_threads};
-  on_threads(num_threads, [&](int thread) {
-    const auto own = static_cast<std::size_t>(thread);
-    for (auto round = 0; round < rounds; ++round) {
-      gather.arrive_and_wait();
-      const auto made = cache.create_sequence(numbered(share, 1000 * thread));
-      was_granted[own] = made.has_value();
-      if (made) {
-        granted[0][own] = made->id;
-      }
-      gather.arrive_and_wait();
-      if (thread == 0) {
-        const auto num_granted = std::ranges::count(was_granted, true);
-        const auto counts = cache.statistics().blocks;
-        wrong_sums += counts.in_use != num_granted * share || counts.free != num_blocks - num_granted * share;
-      }
-      gather.arrive_and_wait();
-      if (was_granted[own]) {
-        wrong_sums += !cache.release(granted[0][own]);
-      }
-    }
-  });
-  CHECK(wrong_sums == 0);
-  CHECK(cache.statistics().blocks == block_counts{.free = num_blocks});
-  check_idle(cache);
+  check_all_or_nothing<num_threads>(cache, share, share, testing::scaled(200, 10'000));
 }
 
 TEMPLATE_LIST_TEST_CASE("case 8: with 99 % pinned, sixteen threads get a block or a refusal", "[cases]", caches) {

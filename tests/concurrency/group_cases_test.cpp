@@ -102,66 +102,18 @@ TEMPLATE_TEST_CASE("case 1: hitters and an evictor see the bytes of their tokens
 
 TEMPLATE_TEST_CASE("case 4: a sequence that two threads release ends once", "[cases][group_cache]", rw_lock,
                    sharded_mutex) {
-  const auto rounds = testing::scaled(2'000, 100'000);
   auto cache = cache_type<TestType>{config_of({full, window, state}, 16)};
-  auto id = sequence_id{};
-  auto num_released = std::atomic{0};
-  auto wrong_answers = std::atomic{0};
-  auto gather = std::barrier{2};
-  on_threads(2, [&](int thread) {
-    for (auto round = 0; round < rounds; ++round) {
-      if (thread == 0) {
-        id = cache.create_sequence(numbered(5)).value().id;
-      }
-      gather.arrive_and_wait();
-      const auto released = cache.release(id);
-      num_released += released.has_value();
-      wrong_answers += !released && released.error().code != error_code::unknown_sequence;
-      gather.arrive_and_wait();
-    }
-  });
-  CHECK(num_released == rounds);
-  CHECK(wrong_answers == 0);
-  CHECK(cache.statistics().blocks == block_counts{.free = 16});
-  check_idle(cache);
+  check_ends_once(cache, testing::scaled(2'000, 100'000));
 }
 
 TEMPLATE_TEST_CASE("case 6: threads that ask for more than there is get blocks of every group or none",
                    "[cases][group_cache]", rw_lock, sharded_mutex) {
   constexpr auto num_threads = 8;
-  const auto rounds = testing::scaled(200, 10'000);
   auto config = config_of({full, window, state}, 0);
   const auto share = blocks_for(config, 11);
-  const auto num_blocks = config.num_blocks = share * num_threads - 1;
+  config.num_blocks = share * num_threads - 1;
   auto cache = cache_type<TestType>{config};
-  auto granted = std::array<sequence_id, num_threads>{};
-  auto was_granted = std::array<bool, num_threads>{};
-  auto wrong_sums = std::atomic{0};
-  auto gather = std::barrier{num_threads};
-  on_threads(num_threads, [&](int thread) {
-    const auto own = static_cast<std::size_t>(thread);
-    for (auto round = 0; round < rounds; ++round) {
-      gather.arrive_and_wait();
-      const auto made = cache.create_sequence(numbered(11, 1000 * thread));
-      was_granted[own] = made.has_value();
-      if (made) {
-        granted[own] = made->id;
-      }
-      gather.arrive_and_wait();
-      if (thread == 0) {
-        const auto num_granted = std::ranges::count(was_granted, true);
-        const auto counts = cache.statistics().blocks;
-        wrong_sums += counts.in_use != num_granted * share || counts.free != num_blocks - num_granted * share;
-      }
-      gather.arrive_and_wait();
-      if (was_granted[own]) {
-        wrong_sums += !cache.release(granted[own]);
-      }
-    }
-  });
-  CHECK(wrong_sums == 0);
-  CHECK(cache.statistics().blocks == block_counts{.free = num_blocks});
-  check_idle(cache);
+  check_all_or_nothing<num_threads>(cache, 11, share, testing::scaled(200, 10'000));
 }
 
 TEMPLATE_TEST_CASE("case 8: threads get blocks or a refusal while most are pinned", "[cases][group_cache]", rw_lock,

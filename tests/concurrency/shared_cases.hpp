@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <barrier>
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <set>
@@ -48,6 +50,67 @@ void write_key(Cache& cache, sequence_id id, std::int64_t position, float key, s
   auto at = std::array<slot, 1>{};
   cache.slot_mapping(id, position, at, group).value();
   cache.write(0, at, {&key, 1, 1, 1, 1, 1}, {&key, 1, 1, 1, 1, 1}, {}, group).value();
+}
+
+/// Two threads release each sequence at once.
+template <class Cache>
+void check_ends_once(Cache& cache, int rounds) {
+  auto id = sequence_id{};
+  auto num_released = std::atomic{0};
+  auto wrong_answers = std::atomic{0};
+  auto gather = std::barrier{2};
+  on_threads(2, [&](int thread) {
+    for (auto round = 0; round < rounds; ++round) {
+      if (thread == 0) {
+        id = cache.create_sequence(numbered(5)).value().id;
+      }
+      gather.arrive_and_wait();
+      const auto released = cache.release(id);
+      num_released += released.has_value();
+      wrong_answers += !released && released.error().code != error_code::unknown_sequence &&
+                       (Cache::locking_type::waits_for_sequence || released.error().code != error_code::sequence_busy);
+      gather.arrive_and_wait();
+    }
+  });
+  CHECK(num_released == rounds);
+  CHECK(wrong_answers == 0);
+  CHECK(cache.release(id).error().code == error_code::unknown_sequence);
+  CHECK(cache.statistics().blocks == block_counts{.free = cache.num_blocks()});
+  check_idle(cache);
+}
+
+/// So many threads ask at once for a prompt of so many blocks, which do not suffice for all.
+template <int NumThreads, class Cache>
+void check_all_or_nothing(Cache& cache, int num_tokens, std::int32_t num_blocks_each, int rounds) {
+  const auto num_blocks = cache.num_blocks();
+  auto granted = std::array<sequence_id, NumThreads>{};
+  auto was_granted = std::array<bool, NumThreads>{};
+  auto wrong_sums = std::atomic{0};
+  auto gather = std::barrier{NumThreads};
+  on_threads(NumThreads, [&](int thread) {
+    const auto own = static_cast<std::size_t>(thread);
+    for (auto round = 0; round < rounds; ++round) {
+      gather.arrive_and_wait();
+      const auto made = cache.create_sequence(numbered(num_tokens, 1000 * thread));
+      was_granted[own] = made.has_value();
+      if (made) {
+        granted[own] = made->id;
+      }
+      gather.arrive_and_wait();
+      if (thread == 0) {
+        const auto num_used = std::ranges::count(was_granted, true) * num_blocks_each;
+        const auto counts = cache.statistics().blocks;
+        wrong_sums += counts.in_use != num_used || counts.free != num_blocks - num_used;
+      }
+      gather.arrive_and_wait();
+      if (was_granted[own]) {
+        wrong_sums += !cache.release(granted[own]);
+      }
+    }
+  });
+  CHECK(wrong_sums == 0);
+  CHECK(cache.statistics().blocks == block_counts{.free = num_blocks});
+  check_idle(cache);
 }
 
 /// Under `lock_free` nothing moves, and the size changes while others read and write.
