@@ -32,16 +32,6 @@ constexpr auto repetitions = 50;
   return prompt;
 }
 
-[[nodiscard]] double hash_seconds(std::span<const token> tokens, std::size_t block_size) {
-  return bench::best_seconds(repetitions, [&] {
-    auto last = std::uint64_t{0};
-    for (auto i = std::size_t{0}; i + block_size <= tokens.size(); i += block_size) {
-      last = xxh3_hash::hash(last, tokens.subspan(i, block_size));
-    }
-    benchmark::DoNotOptimize(last);
-  });
-}
-
 /// Looks up a cached prompt, with and without taking it.
 template <class Cache>
 void look_up(benchmark::State& state, Cache& cache, const token_run& prompt) {
@@ -61,7 +51,7 @@ void look_up(benchmark::State& state, Cache& cache, const token_run& prompt) {
     static_cast<void>(cache.release(id));
     release = bench::best_seconds(
         repetitions, [&] { id = cache.create_sequence(prompt)->id; }, [&] { static_cast<void>(cache.release(id)); });
-    hash = hash_seconds(prompt.tokens, static_cast<std::size_t>(cache.config().block_size));
+    hash = bench::hash_seconds(repetitions, prompt.tokens, static_cast<std::size_t>(cache.config().block_size));
   }
   state.counters["find_us"] = find * 1e6;
   state.counters["create_us"] = create * 1e6;

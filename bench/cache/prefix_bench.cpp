@@ -22,16 +22,6 @@ constexpr auto num_tokens = std::int32_t{131'072};
 constexpr auto repetitions = 50;
 constexpr auto first_prompt = std::int64_t{50'000};  // after those that replace a pool's contents
 
-[[nodiscard]] double hash_seconds(std::span<const token> tokens, std::size_t block_size) {
-  return bench::best_seconds(repetitions, [&] {
-    auto last = std::uint64_t{0};
-    for (auto i = std::size_t{0}; i + block_size <= tokens.size(); i += block_size) {
-      last = xxh3_hash::hash(last, tokens.subspan(i, block_size));
-    }
-    benchmark::DoNotOptimize(last);
-  });
-}
-
 /// A long prompt, all of it cached. The pool holds nothing else, or twelve such prompts, and its contents have been
 /// replaced as often as the second argument says. Between repetitions, the other half's work leaves the machine's
 /// caches cold.
@@ -61,7 +51,7 @@ void look_up_cached_prompt(benchmark::State& state) {
     create = bench::best_seconds(
         repetitions, [&] { static_cast<void>(cache.release(id)); }, [&] { id = cache.create_sequence(prompt)->id; });
     static_cast<void>(cache.release(id));
-    hash = hash_seconds(prompt, static_cast<std::size_t>(block_size));
+    hash = bench::hash_seconds(repetitions, prompt, static_cast<std::size_t>(block_size));
   }
   state.counters["find_us"] = find * 1e6;
   state.counters["create_us"] = create * 1e6;
@@ -95,7 +85,7 @@ void commit_new_prompt(benchmark::State& state) {
             state.SkipWithError("the prompt cannot be committed");
           }
         });
-    hash = hash_seconds(prompts.next(), static_cast<std::size_t>(block_size));
+    hash = bench::hash_seconds(repetitions, prompts.next(), static_cast<std::size_t>(block_size));
   }
   state.counters["commit_us"] = commit * 1e6;
   state.counters["hash_us"] = hash * 1e6;
@@ -125,7 +115,7 @@ void replace_cached_blocks(benchmark::State& state) {
                          }
                        }));
     }
-    hash = hash_seconds(prompts.next(), static_cast<std::size_t>(block_size));
+    hash = bench::hash_seconds(repetitions, prompts.next(), static_cast<std::size_t>(block_size));
   }
   state.counters["us"] = whole * 1e6;
   state.counters["hash_us"] = hash * 1e6;

@@ -1,11 +1,15 @@
 #pragma once
 
+#include "best_of.hpp"
+
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/hash/xxh3_hash.hpp>
 
 #include <benchmark/benchmark.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace pagedkv::bench {
@@ -47,6 +51,17 @@ void turn_over(benchmark::State& state, Cache& cache, std::int64_t times) {
       return;
     }
   }
+}
+
+/// The best time to hash all full blocks of a prompt.
+[[nodiscard]] inline double hash_seconds(int repetitions, std::span<const token> tokens, std::size_t block_size) {
+  return best_seconds(repetitions, [&] {
+    auto last = std::uint64_t{0};
+    for (auto i = std::size_t{0}; i + block_size <= tokens.size(); i += block_size) {
+      last = xxh3_hash::hash(last, tokens.subspan(i, block_size));
+    }
+    benchmark::DoNotOptimize(last);
+  });
 }
 
 }  // namespace pagedkv::bench
