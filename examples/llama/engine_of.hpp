@@ -180,12 +180,7 @@ class engine_of final : public engine {
     if (const auto checked = check(prompt, options); !checked) {
       return checked.error();
     }
-    auto of_request = pagedkv::request_options{};
-    of_request.may_preempt = true;
-    of_request.sequence.salt = options.salt;
-    of_request.sequence.priority = options.priority;
-    of_request.sequence.first_chunk = 0;  // its length is known when the cached tokens are
-    const auto enqueued = requests_.enqueue(of_request);
+    const auto enqueued = enqueue(options);
     if (!enqueued) {
       return enqueued.error();
     }
@@ -535,7 +530,7 @@ class engine_of final : public engine {
     r.sequence = admitted->sequence;
     r.length = r.scheduled = r.computed = r.committed = admitted->num_cached_tokens;
     r.state = generation_state::running;
-    if (requests_.describe(r.id)->num_preemptions == 0) {
+    if (r.answer().empty() && requests_.describe(r.id)->num_preemptions == 0) {
       r.num_cached_tokens = admitted->num_cached_tokens;
     }
     statistics_.prompt_tokens += r.num_tokens();
@@ -745,7 +740,17 @@ class engine_of final : public engine {
     }
   }
 
-  /// Starts the other answers to a prompt, on its blocks.
+  [[nodiscard]] pagedkv::result<pagedkv::request_id> enqueue(const generation_options& options) {
+    auto of_request = pagedkv::request_options{};
+    of_request.may_preempt = true;
+    of_request.sequence.salt = options.salt;
+    of_request.sequence.priority = options.priority;
+    of_request.sequence.first_chunk = 0;  // its length is known when the cached tokens are
+    return requests_.enqueue(of_request);
+  }
+
+  /// Starts the other answers to a prompt, on its blocks. One without room, as for a copy of the state, waits as a
+  /// request of its own.
   void fork(row& r, const predictions& predicted) {
     if (r.options.num_samples > 1) {
       commit(r, r.computed);
@@ -757,16 +762,32 @@ class engine_of final : public engine {
       other.index = i;
       other.random = random_numbers(r.options.sampling.seed + i);
       const auto forked = timed(requests_)->fork(r.id, stream_);
-      if (!forked) {
+      if (!forked && forked.error().code != pagedkv::error_code::capacity_exhausted) {
         fail(other, forked.error());
         continue;
       }
-      other.id = forked->id;
-      other.sequence = forked->sequence;
-      other.length = other.scheduled = other.computed = other.committed = r.length;
-      running_.push_back(&other);
+      if (forked) {
+        other.id = forked->id;
+        other.sequence = forked->sequence;
+        other.length = other.scheduled = other.computed = other.committed = r.length;
+        running_.push_back(&other);
+      }
       take_tokens(other, std::array{predicted.choose(0, other.options.sampling, other.random)});
+      if (!forked && other.is_open()) {
+        wait_alone(other);
+      }
     }
+  }
+
+  /// The answer starts when its prompt and its first token fit.
+  void wait_alone(row& r) {
+    const auto enqueued = enqueue(r.options);
+    if (!enqueued) {
+      fail(r, enqueued.error());
+      return;
+    }
+    r.id = *enqueued;
+    r.state = generation_state::waiting;
   }
 
   void take_tokens(row& r, std::span<const token> chosen) {

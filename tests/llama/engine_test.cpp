@@ -175,6 +175,29 @@ TEST_CASE("answers by forks keep to the rows of a step", "[llama]") {
   check_end(*engine);
 }
 
+TEST_CASE("answers by forks wait for room", "[llama]") {
+  const auto& model = GENERATE(from_range(references()));
+  const auto& [prompt, tokens, logits] = model.cases[1];
+  auto sizes = engine_sizes{.block_size = 8, .num_blocks = 8};
+  auto engine = make_engine(loaded(model.name), sizes);
+  while (!engine->fits(prompt.size(), tokens.size(), 3)) {
+    ++sizes.num_blocks;
+    engine = make_engine(loaded(model.name), sizes);
+  }
+  CAPTURE(model.name, sizes.num_blocks);
+  auto options = exactly(tokens.size());
+  options.num_samples = 3;
+  for (auto i = 0; i < 4; ++i) {
+    static_cast<void>(engine->submit(prompt, options).value());
+  }
+  engine->run();
+  for (const auto* each : engine->samples()) {
+    CHECK((each->failure ? each->failure->message() : "") == "");
+    CHECK(std::vector(each->answer().begin(), each->answer().end()) == tokens);
+  }
+  check_end(*engine);
+}
+
 TEST_CASE("a listener hears of every end once", "[llama]") {
   const auto& model = reference_of("llama");
   const auto engine = make_engine(loaded("llama"), {.num_blocks = 8});
