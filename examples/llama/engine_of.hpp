@@ -166,11 +166,18 @@ class engine_of final : public engine {
     const auto length = static_cast<std::int64_t>(num_prompt_tokens + max_tokens);
     const auto groups = model_.config().groups();
     auto needed = std::int64_t{0};
+    const auto samples = static_cast<std::int64_t>(num_samples);
     for (auto g = std::size_t{0}; g < groups.size(); ++g) {
+      if (groups[g].kind == pagedkv::group_kind::window) {
+        const auto chunk = std::min(length, sizes_.token_budget);
+        const auto drafts = static_cast<std::int64_t>(sizes_.num_drafts);
+        needed += std::max(blocks_of_window(g, length, chunk), samples * blocks_of_window(g, length, 1 + drafts));
+        continue;
+      }
       const auto each = blocks_of(cache_, g, length);
       const bool keeps_all = groups[g].kind == pagedkv::group_kind::full;
       const auto shared = keeps_all ? static_cast<std::int64_t>(num_prompt_tokens) / block_size_of(cache_, g) : 0;
-      needed += shared + static_cast<std::int64_t>(num_samples) * (each - shared);
+      needed += shared + samples * (each - shared);
     }
     return needed <= sizes_.num_blocks;
   }
@@ -354,6 +361,13 @@ class engine_of final : public engine {
         static_cast<void>(cache_.retire_step(*opened));
       }
     }
+  }
+
+  /// Blocks for tokens of a step and for those before them that they see, wherever blocks begin.
+  [[nodiscard]] std::int64_t blocks_of_window(std::size_t group, std::int64_t length, std::int64_t num_new) const {
+    const auto size = block_size_of(cache_, group);
+    const auto most = num_new + model_.config().window - 1;
+    return std::min((length + size - 1) / size, (most + 2 * size - 2) / size);
   }
 
   /// Where the row's next chunk ends: within the budget and, with states, where the cache saves one.

@@ -235,6 +235,30 @@ TEST_CASE("an engine tells whether its pool holds a request", "[llama]") {
   }
 }
 
+TEST_CASE("a pool that holds a request is enough for it", "[llama]") {
+  const auto& model = GENERATE(from_range(references()));
+  auto sizes = engine_sizes{.block_size = 8, .max_rows = 3};
+  sizes.token_budget = GENERATE(512, 16);
+  sizes.num_drafts = static_cast<std::size_t>(GENERATE(0, 3));
+  const auto num_samples = static_cast<std::size_t>(GENERATE(1, 3));
+  for (const auto& [prompt, tokens, logits] : model.cases) {
+    sizes.num_blocks = 8;
+    auto engine = make_engine(loaded(model.name), sizes);
+    while (!engine->fits(prompt.size(), tokens.size(), num_samples)) {
+      ++sizes.num_blocks;
+      engine = make_engine(loaded(model.name), sizes);
+    }
+    CAPTURE(model.name, sizes.token_budget, prompt.size(), sizes.num_blocks);
+    auto options = exactly(tokens.size());
+    options.num_samples = num_samples;
+    const auto* const made = engine->submit(prompt, options).value();
+    engine->run();
+    CHECK((made->failure ? made->failure->message() : "") == "");
+    CHECK(std::vector(made->answer().begin(), made->answer().end()) == tokens);
+    check_end(*engine);
+  }
+}
+
 TEST_CASE("prompts of one step share what they have in common", "[llama]") {
   const auto& prompt = reference_of("llama").cases.back().prompt;
   const auto& tokens = reference_of("llama").cases.back().tokens;
