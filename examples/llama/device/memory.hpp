@@ -128,14 +128,11 @@ class group_rows {
   [[nodiscard]] const group_inputs& inputs() const noexcept { return inputs_; }
 
  private:
-  /// Entries of block tables: a row has a block at most once, and tables of windows keep the places of blocks that were
-  /// released.
+  /// Entries of block tables: a row has a block at most once, and tables of windows leave out those that were released.
   [[nodiscard]] static std::size_t most_blocks(const cache_type& cache, std::size_t group, const model_config& config,
                                                const step_limits& limits) {
     const auto of_context = config.context / cache.view(group).block_size + 2;
-    const auto of_pool = cache.config().capacity();
-    const bool keeps_all = cache.config().groups[group].kind == pagedkv::group_kind::full;
-    return limits.max_rows * static_cast<std::size_t>(keeps_all ? std::min(of_context, of_pool) : of_context);
+    return limits.max_rows * static_cast<std::size_t>(std::min(of_context, cache.config().capacity()));
   }
 
   std::size_t group_;
@@ -201,8 +198,15 @@ class paged_memory {
     for (const auto& group : groups_) {
       groups.push_back(group.inputs());
     }
-    return {starts_.size() - 1,   tokens_.size(),         wanted_.size(),      tokens_.on_device(), starts_.on_device(),
-            positions_.of_device(), wanted_.on_device(), std::move(groups), states_.on_device()};
+    return {.num_rows = starts_.size() - 1,
+            .num_tokens = tokens_.size(),
+            .num_wanted = wanted_.size(),
+            .tokens = tokens_.on_device(),
+            .starts = starts_.on_device(),
+            .positions = positions_.of_device(),
+            .wanted = wanted_.on_device(),
+            .groups = std::move(groups),
+            .states = states_.on_device()};
   }
 
   /// Whether each row of the step has one token, and wants the next.

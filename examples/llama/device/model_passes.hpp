@@ -197,7 +197,8 @@ void model<Element>::advance_states(std::size_t layer, const step_inputs& in, ru
 template <class Element>
 void model<Element>::multiply_gates(const layer_weights<Element>& layer, std::size_t num_rows, runtime::stream stream) {
   const auto width = config_.intermediate;
-  if (!multiply_few(prepared_rows(num_rows), layer.gates, gated_pairs<Element>{gated_.data(), width, config_.gelu}, stream)) {
+  const auto pairs = gated_pairs<Element>{gated_.data(), width, config_.gelu};
+  if (!multiply_few(prepared_rows(num_rows), layer.gates, pairs, stream)) {
     multiply(layer.gates, num_rows, gates_.data(), stream);
     const auto each = workgroup_size * kernels::numbers_in_vector<number>;
     start<apply_gates<Element>>(

@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstdint>
 
-// Kernels of layers with a recurrent state, Mamba-2's: a convolution over the last tokens, the state's sums, and a gate.
+// Kernels of Mamba-2's layers: a convolution over the last tokens, the sums of a recurrent state, a gate.
 
 namespace llama::device {
 
-/// Numbers of a head's state beside each other, a wave's at once.
+/// Numbers that belong to one result in a state; a wave has them.
 inline constexpr auto largest_state_dim = std::int32_t{256};
 inline constexpr auto smallest_wave = std::int32_t{32};
 
@@ -42,8 +42,8 @@ struct convolution_weights {
   const float* bias;  // [channel], or null
 };
 
-/// Convolves a channel of each of a row's tokens, a lane for each channel; x counts workgroups of channels, y rows. Keeps
-/// the row's last inputs in its state.
+/// Convolves the channels of each of a row's tokens, a lane for each channel; x counts workgroups of channels, y rows.
+/// Keeps the row's last inputs in its state.
 template <class Element>
 PAGEDKV_KERNEL void convolve(state_rows of, convolution_weights weights) {
   kernels::let_next_kernel_start();

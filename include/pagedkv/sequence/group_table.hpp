@@ -66,7 +66,9 @@ class group_table {
     return std::span<block_id>(blocks_).last(count);  // nvcc cannot name what GCC 13's library deduces
   }
   /// The last entries, for the caller to fill in.
-  [[nodiscard]] std::span<block_id> last(std::size_t count) noexcept { return std::span<block_id>(blocks_).last(count); }
+  [[nodiscard]] std::span<block_id> last(std::size_t count) noexcept {
+    return std::span<block_id>(blocks_).last(count);
+  }
   /// Removes the last entries, which no kernel was given.
   void withdraw(std::size_t count) noexcept { blocks_.resize(blocks_.size() - count); }
 
