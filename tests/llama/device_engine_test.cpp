@@ -355,8 +355,9 @@ std::string refusal_of(const std::string& name, const nlohmann::json& change) {
 
 TEST_CASE("devices refuse models in a sentence", "[llama]") {
   require_device();
-  CHECK(refusal_of("bamba", {{"mamba_d_state", 512}}) ==
-        "devices run models whose states have an even number of heads, and at most 256 numbers a head's");
+  const auto states = std::string("devices run models with an even mamba_n_heads, and a mamba_d_state of at most 256");
+  CHECK(refusal_of("bamba", {{"mamba_d_state", 257}}) == states);
+  CHECK(refusal_of("bamba", {{"mamba_n_heads", 1}, {"mamba_d_head", 128}}) == states);
   const auto lengths = std::string("devices run models whose max_position_embeddings is known, and at most 1,048,576");
   CHECK(refusal_of("llama", {{"max_position_embeddings", nullptr}}) == lengths);
   CHECK(refusal_of("llama", {{"max_position_embeddings", 1'048'577}}) == lengths);

@@ -41,11 +41,8 @@ inline constexpr auto most_tokens_of_step = std::size_t{65'535};
   if (config.head_dim > kernels::largest_attention_dim) {
     throw bad_model("devices run models whose heads have at most 256 numbers");
   }
-  if (config.has(layer_kind::state)) {
-    const auto& sizes = config.state;
-    if (sizes.inner() % 8 != 0 || sizes.num_heads % 2 != 0 || sizes.state_dim > largest_state_dim) {
-      throw bad_model("devices run models whose states have an even number of heads, and at most 256 numbers a head's");
-    }
+  if (config.state.num_heads % 2 != 0 || config.state.state_dim > largest_state_dim) {
+    throw bad_model("devices run models with an even mamba_n_heads, and a mamba_d_state of at most 256");
   }
   return config;
 }
