@@ -155,6 +155,11 @@ std::vector<layer_kind> read_layers(const json& from, architecture kind) {
       }
       layers[i] = type == "full_attention" ? layer_kind::full : layer_kind::window;
     }
+  } else if (kind == architecture::qwen_3 && optional(from, "use_sliding_window", false)) {
+    const auto num_full = optional(from, "max_window_layers", std::int64_t{28});
+    for (auto i = std::max(num_full, std::int64_t{0}); i < std::ssize(layers); ++i) {
+      layers[static_cast<std::size_t>(i)] = layer_kind::window;
+    }
   } else if (kind == architecture::gemma_3) {
     const auto pattern = static_cast<std::size_t>(size_of(from, "sliding_window_pattern", 6));
     for (auto i = std::size_t{0}; i < layers.size(); ++i) {
@@ -218,6 +223,16 @@ void check_activation(const json& from, bool is_gemma) {
   }
 }
 
+/// Of Gemma 3's kind: soft caps and attention to later tokens, which its published chat models do without.
+void check_gemma(const json& from) {
+  for (const auto* const name :
+       {"attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"}) {
+    if (const auto* const found = find(from, name); found != nullptr && *found != false) {
+      throw bad_model(std::string("config.json: ") + name + " is not known");
+    }
+  }
+}
+
 model_config parse_checked(const json& from) {
   auto made = model_config{};
   made.kind = read_architecture(from);
@@ -235,11 +250,17 @@ model_config parse_checked(const json& from) {
   made.norm_epsilon = optional(from, "rms_norm_eps", made.kind == architecture::bamba ? 1e-5f : 1e-6f);
   made.tied_embeddings = optional(from, "tie_word_embeddings", is_gemma);
   check_activation(from, is_gemma);
+  if (is_gemma) {
+    check_gemma(from);
+  }
   made.gelu = is_gemma;
   made.embedding_scale = is_gemma ? std::sqrt(static_cast<float>(made.hidden)) : 1;
   const auto scalar = is_gemma ? optional(from, "query_pre_attn_scalar", 256.0f) : static_cast<float>(made.head_dim);
   made.attention_scale = 1 / std::sqrt(scalar);
   made.layers = read_layers(from, made.kind);
+  if (!made.has(layer_kind::full)) {
+    throw bad_model("config.json: no layer attends to all tokens, of which the cache needs one");
+  }
   if (made.has(layer_kind::window)) {
     made.window = size_of(from, "sliding_window");
   }

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <vector>
 
 using namespace llama;
 using namespace llama::test;
@@ -146,6 +147,25 @@ TEST_CASE("a configuration that does not fit is refused with its member", "[llam
   CHECK_THAT(refusal_of("bamba", [](json& c) { c["mamba_d_head"] = 5; }), ContainsSubstring("mamba"));
 }
 
+TEST_CASE("models without a layer that attends to all tokens are refused", "[llama]") {
+  const auto types = std::vector<std::string>(5, "sliding_attention");
+  CHECK_THAT(refusal_of("gemma3", [&](json& c) { c["layer_types"] = types; }), ContainsSubstring("all tokens"));
+  CHECK_THAT(refusal_of("bamba", [](json& c) { c["attn_layer_indices"] = json::array(); }),
+             ContainsSubstring("all tokens"));
+}
+
+TEST_CASE("Qwen 3's files without kinds of layers tell which have windows", "[llama]") {
+  auto config = reference_of("qwen3").config;
+  config.erase("layer_types");
+  config["sliding_window"] = 24;
+  config["max_window_layers"] = 1;
+  CHECK(model_config::parse(config).attends_to_all());
+  config["use_sliding_window"] = true;
+  const auto read = model_config::parse(config);
+  CHECK(read.layers == std::vector{layer_kind::full, layer_kind::window, layer_kind::window});
+  CHECK(read.window == 24);
+}
+
 TEST_CASE("a configuration of arrays in arrays is refused", "[llama]") {
   auto deep = reference_of("llama");
   const auto folder = model_folder(deep);
@@ -188,6 +208,11 @@ TEST_CASE("functions that a model does not apply are refused", "[llama]") {
   CHECK_THAT(refusal_of("bamba", [](json& c) { c["hidden_act"] = "gelu"; }), ContainsSubstring("hidden_act gelu"));
   CHECK_THAT(refusal_of("gemma3", [](json& c) { c["hidden_activation"] = "silu"; }),
              ContainsSubstring("hidden_activation silu"));
+  for (const auto* const name : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    CHECK_THAT(refusal_of("gemma3", [&](json& c) { c[name] = 30.0; }), ContainsSubstring(name));
+  }
+  CHECK_THAT(refusal_of("gemma3", [](json& c) { c["use_bidirectional_attention"] = true; }),
+             ContainsSubstring("use_bidirectional_attention"));
 }
 
 TEST_CASE("members that Bamba's published files lack have its values", "[llama]") {
