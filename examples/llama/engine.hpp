@@ -140,7 +140,7 @@ class engine {
 };
 
 /// An engine for such a model, which outlives it. Throws `std::invalid_argument` where tiers cannot stand behind the
-/// model's layers or such K/V, and for a URL that is wrong, and what the cache and the file's tier throw.
+/// model's layers or such K/V, for a URL that is wrong and a file that cannot be taken, and what the cache throws.
 [[nodiscard]] std::unique_ptr<engine> make_engine(model& with, const engine_sizes& sizes,
                                                   stored_as stored = stored_as::float32, const tier_sizes& tiers = {});
 

@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -51,7 +52,13 @@ template <class Groups>
 [[nodiscard]] std::unique_ptr<engine> make_for(model& with, const engine_sizes& sizes, const tier_sizes& tiers) {
   using cache = pagedkv::tiered_cache<Groups, pagedkv::float32>;
   const auto format = cache::format_of(config_of<cache>(with.config(), sizes), tiers.model);
-  const auto files = [&] { return files_tier::create({tiers.file}, tiers.file_bytes, format).value(); };
+  const auto files = [&] {
+    auto opened = files_tier::create({tiers.file}, tiers.file_bytes, format);
+    if (!opened) {
+      throw std::invalid_argument(tiers.file + ": " + opened.error().message());
+    }
+    return *std::move(opened);
+  };
   if constexpr (!cache::layers_differ) {
     const auto store = [&] {
       const auto parsed = pagedkv::parse_redis_url(tiers.remote);

@@ -34,8 +34,9 @@ inline void add_sizes_to(CLI::App& app, engine_sizes& sizes) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--blocks", sizes.num_blocks, "in the pool")->check(CLI::PositiveNumber)->capture_default_str();
-  auto* const drafts =
-      app.add_option("--drafts", sizes.num_drafts, "tokens guessed in each step")->capture_default_str();
+  auto* const drafts = app.add_option("--drafts", sizes.num_drafts, "tokens guessed in each step")
+                           ->check(CLI::NonNegativeNumber)
+                           ->capture_default_str();
   app.add_option("--branches", sizes.num_branches, "guesses at once, as a tree")
       ->check(CLI::PositiveNumber)
       ->capture_default_str()
@@ -80,11 +81,14 @@ struct engine_options {
   }
 
  private:
-  /// Other files have other K/V: the name tells the folder, and when something in it was last written.
+  /// Other files have other K/V: the name tells the folder, and when one of the model's files was last written.
   [[nodiscard]] std::string name_of_files() const {
     auto newest = std::filesystem::file_time_type::min();
     for (const auto& file : std::filesystem::directory_iterator(directory)) {
-      newest = std::max(newest, file.last_write_time());
+      const auto type = file.path().extension();
+      if (type == ".json" || type == ".safetensors") {  // sessions and blocks may lie beside them
+        newest = std::max(newest, file.last_write_time());
+      }
     }
     return std::filesystem::canonical(directory).string() + ' ' + std::to_string(newest.time_since_epoch().count());
   }

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -19,7 +20,8 @@ class Sessions(unittest.TestCase):
         self.session = pathlib.Path(folder.name) / "session"
 
     def chat(self, *arguments, tokens="60"):
-        return subprocess.run([PROGRAM, "--model", MODEL, "--max-tokens", tokens, *arguments], capture_output=True, text=True)
+        model = [] if "--model" in arguments else ["--model", MODEL]
+        return subprocess.run([PROGRAM, *model, "--max-tokens", tokens, *arguments], capture_output=True, text=True)
 
     def answers(self, *arguments):
         """What was printed without figures, and the figures: tokens that were cached, and those of the prompt."""
@@ -34,6 +36,14 @@ class Sessions(unittest.TestCase):
         self.assertEqual("".join(text for text, _ in parts), whole)
         for before, after in zip(parts, parts[1:]):
             self.assertGreater(after[1][0][0], before[1][0][1] - 16)  # whole blocks of the history
+
+    def test_sessions_and_blocks_may_lie_beside_the_model(self):
+        folder = shutil.copytree(MODEL, self.session.parent / "model")
+        blocks = ["--host-blocks", "64", "--file", folder / "blocks", "--file-size", "10MB"]
+        for options in (["--session", folder / "session"], blocks):
+            for _ in range(2):
+                _, [figures] = self.answers("--model", folder, *options, "kluge " * 20)
+            self.assertGreater(figures[0], 0)
 
     def test_a_session_that_is_damaged_is_refused(self):
         self.answers("--session", self.session, "kluge")
@@ -63,6 +73,20 @@ class Sessions(unittest.TestCase):
             done = self.chat("--temperature", value, "kluge")
             self.assertNotIn(done.returncode, (0, 1))
             self.assertRegex(done.stderr, f"^--temperature: {value} is not a number from 0 on\n")
+
+    def test_numbers_below_zero_are_refused(self):
+        done = self.chat("--drafts", "-1", "kluge")
+        self.assertNotIn(done.returncode, (0, 1))
+        self.assertIn("--drafts", done.stderr)
+
+    def test_a_file_that_cannot_be_taken_is_named(self):
+        file = self.session.parent / "blocks"
+        options = ["--host-blocks", "64", "--file", file, "--file-size", "10MB"]
+        self.answers(*options, "kluge")
+        for wrong in (["--block-size", "8", *options], ["--host-blocks", "64", "--file", file.parent]):
+            done = self.chat(*wrong, "kluge")
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertTrue(done.stderr.startswith(f"{wrong[wrong.index('--file') + 1]}: "), done.stderr)
 
 
 if __name__ == "__main__":
