@@ -5,7 +5,6 @@
 #include <benchmark/benchmark.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <type_traits>
 #include <vector>
 

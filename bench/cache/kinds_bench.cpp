@@ -16,7 +16,6 @@
 #include <memory>
 #include <set>
 #include <span>
-#include <string>
 #include <vector>
 
 // Costs of groups and tiers where a model does not need them: one group of full attention, and a host tier to which

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <numeric>
 #include <random>
-#include <span>
 #include <vector>
 
 // Look-ups of a prompt of 131,072 tokens, all of it cached, where blocks lie and branch in several ways. Times are the

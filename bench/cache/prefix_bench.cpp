@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
-#include <span>
 #include <vector>
 
 // Times are the best of many repetitions; `ratio` is the time over that of only hashing the blocks, both from this run.

@@ -7,7 +7,6 @@
 #include <benchmark/benchmark.h>
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <vector>

@@ -3,10 +3,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include <array>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 namespace {

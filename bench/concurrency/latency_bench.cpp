@@ -19,7 +19,6 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 // Latency of single calls while other threads are at work, in microseconds. With more threads than cores, a call may

@@ -6,7 +6,6 @@
 
 #include <benchmark/benchmark.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>

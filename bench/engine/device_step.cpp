@@ -21,8 +21,6 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <limits>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <system_error>

@@ -16,7 +16,6 @@
 #include <exception>
 #include <limits>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace {

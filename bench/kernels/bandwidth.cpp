@@ -24,7 +24,6 @@
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstring>
 #include <numeric>

@@ -9,7 +9,6 @@
 #include <ctime>
 #include <exception>
 #include <span>
-#include <string>
 #include <vector>
 
 // A production trace through the request tracker, one request at a time: 288,500 blocks of 512 tokens. `cpu_s` is the

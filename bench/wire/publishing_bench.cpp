@@ -3,10 +3,8 @@
 
 #include <benchmark/benchmark.h>
 
-#include <array>
 #include <cstdint>
 #include <numeric>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>

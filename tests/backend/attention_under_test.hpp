@@ -9,7 +9,6 @@
 
 #include <cmath>
 #include <numeric>
-#include <random>
 #include <vector>
 
 namespace pagedkv::test {

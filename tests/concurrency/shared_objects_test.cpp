@@ -5,11 +5,9 @@
 
 #include <dlfcn.h>
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>

@@ -5,8 +5,6 @@
 #include <catch2/catch_template_test_macros.hpp>
 
 #include <array>
-#include <cstdint>
-#include <optional>
 
 using namespace pagedkv;
 using namespace pagedkv::test;

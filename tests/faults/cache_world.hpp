@@ -2,9 +2,6 @@
 
 #include "injection.hpp"
 
-#include <algorithm>
-#include <limits>
-
 namespace pagedkv::test {
 
 inline constexpr auto row_size_of_one_group = std::size_t{2};

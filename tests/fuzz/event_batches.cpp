@@ -5,7 +5,6 @@
 #include <pagedkv/wire/batch_writer.hpp>
 #include <pagedkv/wire/read_batch.hpp>
 
-#include <string_view>
 #include <vector>
 
 namespace pagedkv::fuzz {

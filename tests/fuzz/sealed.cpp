@@ -18,7 +18,6 @@
 #include <iterator>
 #include <numeric>
 #include <string>
-#include <string_view>
 
 namespace pagedkv::fuzz {
 

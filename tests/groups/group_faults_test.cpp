@@ -13,7 +13,6 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 using namespace pagedkv;

@@ -11,7 +11,6 @@
 #include <iomanip>
 #include <iostream>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 

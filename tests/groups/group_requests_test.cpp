@@ -16,7 +16,6 @@
 #include <iterator>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 using namespace pagedkv;

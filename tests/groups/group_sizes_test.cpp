@@ -9,10 +9,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 using namespace pagedkv;

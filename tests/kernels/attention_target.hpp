@@ -9,11 +9,9 @@
 #include <pagedkv/host/append.hpp>
 
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <random>
-#include <string>
 #include <vector>
 
 namespace pagedkv::test {

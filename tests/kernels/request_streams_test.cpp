@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <latch>
-#include <memory>
 #include <optional>
 #include <random>
 #include <vector>

@@ -3,8 +3,6 @@
 #include <pagedkv/kernels/platform.hpp>
 
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 namespace pagedkv::test {

@@ -10,8 +10,6 @@
 
 #include <cstring>
 #include <string>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 // Tests that are also built for devices are in named namespaces: nvcc confuses an unnamed one with those that Catch2

@@ -4,7 +4,6 @@
 
 #include <pagedkv/core/ids.hpp>
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>

@@ -5,8 +5,6 @@
 
 #include <pagedkv/pagedkv.hpp>
 
-#include <string>
-
 // Kinds of caches with groups. Their events are followed, and their copies fail.
 
 namespace pagedkv::test {

@@ -12,13 +12,8 @@
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <random>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 using namespace pagedkv;

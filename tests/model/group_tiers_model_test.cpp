@@ -18,7 +18,6 @@
 #include <memory>
 #include <string>
 #include <tuple>
-#include <vector>
 
 using namespace pagedkv;
 using namespace pagedkv::test;

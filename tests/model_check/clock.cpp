@@ -3,7 +3,6 @@
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 
 #include <array>
-#include <cstddef>
 
 namespace pagedkv::model_check {
 

@@ -2,7 +2,6 @@
 
 #include <pagedkv/cache/record_map.hpp>
 
-#include <array>
 #include <cstdint>
 
 namespace pagedkv::model_check {

@@ -5,7 +5,6 @@
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/parts/thread_index.hpp>
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

@@ -11,7 +11,6 @@
 #include <fstream>
 #include <limits>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include <unistd.h>

@@ -7,7 +7,6 @@
 #include <catch2/catch_template_test_macros.hpp>
 
 #include <algorithm>
-#include <array>
 
 using namespace pagedkv;
 using namespace pagedkv::test;

@@ -8,9 +8,7 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace {
 

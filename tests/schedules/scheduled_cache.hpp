@@ -6,9 +6,6 @@
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 
-#include <cstddef>
-#include <vector>
-
 namespace pagedkv::testing {
 
 using test::numbered;

@@ -14,7 +14,6 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <cstring>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <string>

@@ -5,7 +5,6 @@
 
 #include <pagedkv/core/token_run.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>

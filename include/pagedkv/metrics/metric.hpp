@@ -1,9 +1,7 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
-#include <type_traits>
 
 namespace pagedkv {
 

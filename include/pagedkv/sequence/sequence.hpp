@@ -7,7 +7,6 @@
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/sequence/block_table.hpp>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>

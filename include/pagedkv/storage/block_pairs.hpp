@@ -4,7 +4,6 @@
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/storage/view.hpp>
 
-#include <cstdint>
 #include <span>
 
 namespace pagedkv {

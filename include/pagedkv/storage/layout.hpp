@@ -7,7 +7,6 @@
 #include <pagedkv/policy/layout/concept.hpp>
 #include <pagedkv/storage/view.hpp>
 
-#include <algorithm>
 #include <limits>
 
 namespace pagedkv {

@@ -7,7 +7,6 @@
 
 #include <zmq.hpp>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>

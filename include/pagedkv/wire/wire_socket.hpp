@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <chrono>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace pagedkv::detail {

@@ -7,8 +7,6 @@
 
   #include <cuda.h>
 
-  #include <cstdint>
-
 namespace pagedkv::runtime {
 
 /// Calls a function of the driver, which the runtime finds by its name: programs need not link the driver's library.

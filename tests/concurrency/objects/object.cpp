@@ -1,7 +1,6 @@
 #include "object.hpp"
 
 #include <array>
-#include <cstddef>
 #include <random>
 #include <span>
 #include <vector>

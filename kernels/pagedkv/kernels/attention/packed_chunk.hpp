@@ -4,8 +4,6 @@
 #include <pagedkv/kernels/attention/matrix.hpp>
 #include <pagedkv/kernels/row.hpp>
 
-#include <type_traits>
-
 namespace pagedkv::kernels {
 
 /// The element of the numbers that products multiply: packed tokens are expanded to that of their wider numbers.
