@@ -5,6 +5,7 @@
 #include <pagedkv/sequence/slot_mapping.hpp>
 
 #include <algorithm>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -24,9 +25,10 @@ class group_table {
   /// The place of the first entry behind the sinks, and the one behind the last entry.
   [[nodiscard]] std::size_t first() const noexcept { return first_; }
   [[nodiscard]] std::size_t end() const noexcept { return first_ + blocks_.size() - num_sinks_; }
-  /// `no_block` where the sequence dropped its block.
+  /// The block at a place before the end; `no_block` where the sequence dropped it.
   [[nodiscard]] block_id operator[](std::size_t place) const noexcept {
-    return is_held(place) ? blocks_[entry_of(place)] : no_block;
+    assert(place < end());
+    return place >= first_ || place < num_sinks_ ? blocks_[entry_of(place)] : no_block;
   }
   [[nodiscard]] bool is_held(std::size_t place) const noexcept {
     return place < num_sinks_ || (place >= first_ && place < end());
@@ -141,7 +143,7 @@ class group_table {
 
  private:
   [[nodiscard]] std::size_t entry_of(std::size_t place) const noexcept {
-    return place < num_sinks_ ? place : num_sinks_ + place - first_;
+    return place < first_ ? place : num_sinks_ + place - first_;
   }
 
   std::vector<block_id> blocks_;

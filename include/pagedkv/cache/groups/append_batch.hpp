@@ -26,7 +26,7 @@ template <layered State, class Change, class Added>
   const auto last_of = [&, length = s.num_tokens](std::size_t g) { return state.place_of(g, length); };
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     ends[g] = s.tables[g].end();
-    writable[g] = state.holds_tokens(g) ? s.tables[g][last_of(g)] : no_block;
+    writable[g] = state.holds_tokens(g) && last_of(g) < ends[g] ? s.tables[g][last_of(g)] : no_block;
   }
   auto changed = change();
   for (std::size_t g = 0; changed && g < state.num_groups(); ++g) {

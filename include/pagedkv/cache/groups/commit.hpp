@@ -151,9 +151,6 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
       last_hash = hashes[i] =
           told < s.hashes.size() ? s.hashes[told] : state.nodes.index().hash(last_hash, contents_of(told));
       state.nodes.prefetch_addition(i, last_hash);
-      state.for_each_place(first_node + told, [&](std::size_t g, std::size_t place) {
-        state.nodes.prefetch_attachment(s.tables[g][place]);
-      });
     }
     for (std::size_t i = 0; i < count && known; ++i) {
       known = publish_next(state, s, tail, first_node + num_done, hashes[i], contents_of(num_done), newest);

@@ -61,14 +61,7 @@ class group_nodes : public node_tree<Locking, Hash> {
   }
   /// Prefetches for `find_or_add` of new contents, so many of which are added before.
   [[gnu::always_inline]] void prefetch_addition(std::size_t ahead, std::uint64_t hash) const noexcept {
-    if (const auto node = tree::prefetch_addition(ahead, hash); node != no_node) {
-      __builtin_prefetch(&attached_[to_index(node) * num_groups_], 1);
-    }
-  }
-  [[gnu::always_inline]] void prefetch_attachment(block_id block) const noexcept {
-    if (block != no_block) {
-      __builtin_prefetch(&of(block), 1);
-    }
+    static_cast<void>(tree::prefetch_addition(ahead, hash));
   }
   void let_go(node_id node) noexcept {
     tree::let_go(node);
