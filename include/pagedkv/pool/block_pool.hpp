@@ -162,13 +162,11 @@ class block_pool {
   void allocate_in_turn(std::span<block_id> blocks, Chains& chains, timestamp now, std::int64_t& num_evicted) noexcept {
     for (auto& block : blocks) {
       block = free_.pop();
-      for (auto attempts = 1; block == no_block; ++attempts) {
-        assert(attempts <= max_attempts && "the caller has counted the available blocks");
-        block = victims_.claim_next(states_, chains, now, attempts >= max_attempts);
-        if (block != no_block) {
-          chains.erase(block);
-          num_evicted += 1 + chains.free_useless();
-        }
+      if (block == no_block) {
+        block = victims_.claim_next(states_, chains, now, true);
+        assert(block != no_block && "the caller has counted the available blocks");
+        chains.erase(block);
+        num_evicted += 1 + chains.free_useless();
       }
       states_.words.set(block, block_state::fresh());
     }

@@ -28,9 +28,9 @@ class node_tree {
 
   /// Throws `std::bad_alloc`.
   node_tree(std::int32_t num_nodes, std::int32_t block_size, std::uint64_t seed)
-      : index_(num_nodes, block_size, seed), nodes_(static_cast<std::size_t>(num_nodes)) {
-    vacant_.reserve(nodes_.size());
-    for (auto i = nodes_.size(); i > 0; --i) {
+      : index_(num_nodes, block_size, seed), nodes_(static_cast<std::size_t>(num_nodes)), num_vacant_(nodes_.size()) {
+    vacant_.reserve(num_vacant_);
+    for (auto i = num_vacant_; i > 0; --i) {
       vacant_.push_back(to_node(i - 1));
     }
   }
@@ -46,8 +46,8 @@ class node_tree {
   [[nodiscard]] std::uint32_t depth(node_id node) const noexcept { return at(node).depth; }
 
   [[nodiscard]] std::size_t size() const noexcept { return nodes_.size(); }
-  [[nodiscard]] bool is_full() const noexcept { return vacant_.empty(); }
-  [[nodiscard]] std::size_t num_alive() const noexcept { return nodes_.size() - vacant_.size(); }
+  [[nodiscard]] bool is_full() const noexcept { return num_vacant_ == 0; }
+  [[nodiscard]] std::size_t num_alive() const noexcept { return nodes_.size() - num_vacant_; }
 
   /// Writes the nodes of the longest known prefix, as far as there is room, and returns their number.
   std::size_t match(const link_type& from, const token_run& run, std::size_t block_size,
@@ -69,17 +69,16 @@ class node_tree {
   }
   /// A node of contents that `find` does not know; `no_node` when there are no more, or no memory for keys.
   [[nodiscard]] node_id add(const link_type& before, std::uint64_t hash, const block_contents& contents) noexcept {
-    if (vacant_.empty()) {
+    if (is_full()) {
       return no_node;
     }
-    const auto added = vacant_.back();
+    const auto added = vacant_[num_vacant_ - 1];
     if (!contents.keys.empty() && !index_.assign_keys(added, contents.keys)) {
       return no_node;
     }
-    vacant_.pop_back();
+    --num_vacant_;
     detail::copy_tokens(contents.tokens, index_.tokens(added));
     index_.publish_first(added, before, hash);
-    index_.set_first_child(added, no_node);
     auto& here = at(added) = {};
     if (before.node != no_node) {
       here.depth = at(before.node).depth + 1;
@@ -93,13 +92,12 @@ class node_tree {
   }
   /// Prefetches for `add`, before which so many are added. Returns the node, or `no_node` if there are no more.
   [[gnu::always_inline]] node_id prefetch_addition(std::size_t ahead, std::uint64_t hash) const noexcept {
-    if (ahead >= vacant_.size()) {
+    if (ahead >= num_vacant_) {
       return no_node;
     }
-    const auto node = vacant_[vacant_.size() - 1 - ahead];
-    index_.prefetch_publication(node, hash);
+    const auto node = vacant_[num_vacant_ - 1 - ahead];
+    index_.prefetch_bucket(hash);
     __builtin_prefetch(index_.tokens(node).data(), 1);
-    __builtin_prefetch(&at(node), 1);
     return node;
   }
 
@@ -195,7 +193,7 @@ class node_tree {
     return is_used(id) || num_holders(id) != 0 || first_child(id) != no_node;
   }
   /// Removes a node that nothing needs.
-  void remove(node_id id) noexcept {
+  [[gnu::always_inline]] void remove(node_id id) noexcept {
     index_.prefetch_erasure(id);
     // Two loads: one of both would wait for the store of one, or of the holders, just before.
     const auto after = at(id).next;
@@ -208,24 +206,24 @@ class node_tree {
     } else if (const auto above = parent(id); above != no_node) {
       index_.set_first_child(above, after);
     }
-    vacant_.push_back(id);
-    ++num_removed_;
-    erase_removed(delays_ ? most_delayed : 0);
+    vacant_[num_vacant_++] = id;
+    if (++num_removed_ > most_delayed_) {
+      erase_removed(most_delayed_ / 2);
+    }
   }
 
  private:
-  static constexpr auto most_delayed = std::size_t{16};
   static constexpr auto marked_bit = std::uint32_t{1};
   static constexpr auto one_holder = std::uint32_t{2};
 
   class [[nodiscard]] removals {
    public:
-    explicit removals(node_tree& tree) noexcept : tree_(tree) { tree_.delays_ = true; }
+    explicit removals(node_tree& tree) noexcept : tree_(tree) { tree_.most_delayed_ = 32; }
     removals(const removals&) = delete;
     removals& operator=(const removals&) = delete;
     ~removals() {
       tree_.erase_removed(0);
-      tree_.delays_ = false;
+      tree_.most_delayed_ = 0;
     }
 
    private:
@@ -268,17 +266,18 @@ class node_tree {
   }
 
   /// Of those that were removed, all but so many of the last.
-  void erase_removed(std::size_t num_delayed) noexcept {
+  [[gnu::noinline]] void erase_removed(std::size_t num_delayed) noexcept {
     for (; num_removed_ > num_delayed; --num_removed_) {
-      index_.erase(vacant_[vacant_.size() - num_removed_]);
+      index_.erase(vacant_[num_vacant_ - num_removed_]);
     }
   }
 
   index_type index_;
   std::vector<node_facts> nodes_;
-  std::vector<node_id> vacant_;
-  std::size_t num_removed_ = 0;
-  bool delays_ = false;
+  std::vector<node_id> vacant_;  // the first of them are, the next one last; the newest may still be in the index
+  std::size_t num_vacant_;
+  std::size_t num_removed_ = 0;  // of the vacant ones, those in the index
+  std::size_t most_delayed_ = 0;
 };
 
 }  // namespace pagedkv

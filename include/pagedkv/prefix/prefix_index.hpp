@@ -34,7 +34,8 @@ namespace pagedkv {
 /// `leases.end(id)` ends it.
 ///
 /// `Node` says what a node is. `block_id`: a block, which has one node at a time; the index counts those that continue
-/// it. `node_id`: nodes have numbers of their own, and a `node_tree` keeps them, the first child of each in the index.
+/// it, and knows the newest. `node_id`: nodes have numbers of their own, and a `node_tree` keeps them, the first child
+/// of each in the index.
 template <locking Locking, block_hash Hash, class Node = block_id>
 class prefix_index {
  public:
@@ -78,17 +79,20 @@ class prefix_index {
     return table_.find(hash, [&](Node node) { return is_match(node, before, hash, contents, leases); });
   }
 
-  /// The newest child of a published node, whose link `before` is, if it has these contents, under a lease. Where it
-  /// returns `none`, `find` may know another.
+  /// The newest or first child of a published node, whose link `before` is, if it has these contents, under a lease.
+  /// Where it returns `none`, `find` may know another.
   template <class Leases>
   [[nodiscard]] [[gnu::always_inline]] Node follow(Node from, const link_type& before, const block_contents& contents,
                                                    Leases&& leases) const noexcept {
-    const auto child = from != none ? newest_.of(from) : none;
+    const auto child = from != none ? likely_child(from) : none;
     if (child == none || !leases.take(child)) {
       return none;
     }
     const auto& there = at(child);
-    if ((links_are_exact || (there.before == before.identity && there.parent != none)) && has(child, contents)) {
+    const auto continues =
+        nodes_are_blocks ? links_are_exact || (there.before == before.identity && there.parent != none)
+                         : !withdrawn(child);
+    if (continues && has(child, contents)) {
       return child;
     }
     leases.end(child);
@@ -234,7 +238,9 @@ class prefix_index {
     if (!withdrawn(node)) {
       hide(node);
     }
-    newest_.clear(node);
+    if constexpr (nodes_are_blocks) {
+      newest_.clear(node);
+    }
     keys_.clear(node);
     at(node).identity.store(0, std::memory_order_relaxed);
   }
@@ -242,13 +248,16 @@ class prefix_index {
   /// Prefetches for `erase`.
   [[gnu::always_inline]] void prefetch_erasure(Node node) const noexcept { table_.prefetch(at(node).hash); }
   /// Prefetches for what `erase` reads before it knows of a bucket.
-  [[gnu::always_inline]] void prefetch_links(Node node) const noexcept {
+  [[gnu::always_inline]] void prefetch_links(Node node) const noexcept
+    requires(!nodes_are_blocks)
+  {
     __builtin_prefetch(&at(node), 1);
-    newest_.prefetch(node);
   }
   /// Prefetches for the evictions of the next two victims, in two steps: the second one's record says where the rest of
   /// what its eviction touches is, which is fetched when it has become the first.
-  [[gnu::always_inline]] void prefetch_victims(Node next, Node then) const noexcept {
+  [[gnu::always_inline]] void prefetch_victims(Node next, Node then) const noexcept
+    requires nodes_are_blocks
+  {
     prefetch_erasure(next);
     newest_.prefetch(next);
     if (const auto before = parent(next); before != none) {
@@ -328,10 +337,11 @@ class prefix_index {
     return table_.find(at(node).hash, [&](Node found) { return found == node; }) == node;
   }
 
-  /// Whether the link from a node to its newest child names none, or one that it should. Where links are exact.
+  /// Whether the link from a node to a child names none, or one that it should. Where links are exact.
   [[nodiscard]] bool link_agrees(Node node) const noexcept {
-    const auto child = newest_.of(node);
-    return child == none || (parent(child) == node && reaches(child) && continues(child, link(node)));
+    const auto child = likely_child(node);
+    const auto is_found = child != none && (nodes_are_blocks || !withdrawn(child));
+    return child == none || (parent(child) == node && is_found == reaches(child) && continues(child, link(node)));
   }
 
   /// Whether the contents of a published node still give the hash that they were published with. Also true where that
@@ -365,6 +375,12 @@ class prefix_index {
   template <class T>
   using atomic = typename Locking::template atomic<T>;
   using children_type = std::conditional_t<nodes_are_blocks, std::uint32_t, Node>;
+  struct no_links {
+    explicit no_links(std::int32_t) noexcept {}
+    [[nodiscard]] static std::size_t metadata_bytes() noexcept { return 0; }
+  };
+  using links_type =
+      std::conditional_t<nodes_are_blocks, newest_children<Locking::template atomic, Node>, no_links>;
 
   struct alignas(32) record {
     std::uint64_t hash = 0;
@@ -382,6 +398,14 @@ class prefix_index {
   }
   [[nodiscard]] record& at(Node node) noexcept { return records_[to_index(node)]; }
   [[nodiscard]] const record& at(Node node) const noexcept { return records_[to_index(node)]; }
+
+  [[nodiscard]] Node likely_child(Node node) const noexcept {
+    if constexpr (nodes_are_blocks) {
+      return newest_.of(node);
+    } else {
+      return first_child(node);
+    }
+  }
 
   [[nodiscard]] static token upper(std::uint64_t word) noexcept { return static_cast<token>(word >> 32); }
   [[nodiscard]] static token lower(std::uint64_t word) noexcept { return static_cast<token>(word); }
@@ -406,9 +430,9 @@ class prefix_index {
     here.identity.store(identity, std::memory_order_relaxed);
     if constexpr (nodes_are_blocks) {
       attach(node);
-    }
-    if (before.node != none && identity_of(at(before.node)) == before.identity) {  // or else it has other contents now
-      newest_.note(before.node, node);
+      if (before.node != none && identity_of(at(before.node)) == before.identity) {  // or it has other contents now
+        newest_.note(before.node, node);
+      }
     }
     table_.insert(hash, node);
   }
@@ -416,8 +440,10 @@ class prefix_index {
   /// Takes a published node out of the reach of look-ups.
   void hide(Node node) noexcept {
     table_.erase(at(node).hash, node);
-    if (const auto before = parent(node); before != none) {
-      newest_.forget(before, node);
+    if constexpr (nodes_are_blocks) {
+      if (const auto before = parent(node); before != none) {
+        newest_.forget(before, node);
+      }
     }
   }
 
@@ -451,7 +477,7 @@ class prefix_index {
   bucket_table<Locking::template atomic, Node> table_;
   std::size_t num_nodes_;
   std::unique_ptr<record[]> records_;
-  newest_children<Locking::template atomic, Node> newest_;
+  [[no_unique_address]] links_type newest_;
   std::uint64_t seed_;
   atomic<std::uint64_t> next_identity_{1};
 };
