@@ -193,6 +193,7 @@ TABLES = {
                 ("groups", "groups"),
                 ("an unused host tier", "idle_tier"),
                 ("a host tier that gets what is evicted", "writing_tier"),
+                ("groups, with such a tier", "groups_writing_tier"),
             )
         ],
     ),

@@ -147,9 +147,24 @@ class nodes_beside_model {
     }
     nodes_.attach(chain.back(), group, block);
     here.attached[group] = block;
+    announce();
     CHECK(nodes_.deepest(block) == chain.back());
     CHECK(nodes_.group_of(block) == group);
     CHECK(nodes_.published_end(block, granularity) == std::ssize(p) * granularity);
+  }
+
+  /// Whether hits come as far as a node: it and all above it have a block of the group that they need.
+  [[nodiscard]] bool is_reached(const path& p) const {
+    return std::ranges::all_of(model_, [&](const auto& entry) {
+      return !begins_with(p, entry.first) || entry.second.attached.contains(full_group);
+    });
+  }
+  void announce() {
+    for (const auto& [p, node] : model_) {
+      if (const auto id = match(p).back(); is_reached(p) && !nodes_.is_announced(id)) {
+        nodes_.announce(id);
+      }
+    }
   }
 
   void detach_any() {
@@ -167,6 +182,12 @@ class nodes_beside_model {
   /// With all that becomes useless, as a cache does.
   void detach(block_id block) {
     const auto group = nodes_.group_of(block);
+    auto reached = std::map<path, node_id>{};
+    for (const auto& [p, node] : model_) {
+      if (is_reached(p)) {
+        reached[p] = match(p).back();
+      }
+    }
     auto top = path{};
     for (auto& [p, node] : model_) {
       if (const auto found = node.attached.find(group); found != node.attached.end() && found->second == block) {
@@ -175,10 +196,18 @@ class nodes_beside_model {
       }
     }
     auto expected = std::set<block_id>{};
+    auto expected_retracted = std::set<node_id>{};
     if (group == full_group) {
       for (const auto& [p, node] : model_) {
+        // Blocks behind a node that hits did not reach were useless before.
+        if (!begins_with(p, top) || (p != top && !reached.contains(path(p.begin(), p.end() - 1)))) {
+          continue;
+        }
+        if (reached.contains(p)) {
+          expected_retracted.insert(reached[p]);
+        }
         for (const auto& [other_group, other] : node.attached) {
-          if (begins_with(p, top) && !is_above(top, other_group, other)) {
+          if (nodes_.deepest(other) == match(p).back() && !is_above(top, other_group, other)) {
             expected.insert(other);
           }
         }
@@ -187,10 +216,12 @@ class nodes_beside_model {
       expected.insert(second_of_.at(block));
     }
     auto useless = std::set<block_id>{};
+    auto retracted = std::set<node_id>{};
     nodes_.detach(
         block, group == full_group, [&](block_id other) { CHECK(useless.insert(other).second); },
-        [](node_id) { FAIL("no node was announced"); });
+        [&](node_id node) { CHECK(retracted.insert(node).second); });
     CHECK(useless == expected);
+    CHECK(retracted == expected_retracted);
     CHECK_FALSE(nodes_.is_attached(block));
     prune();
     unused_.push_back(block);
@@ -245,13 +276,18 @@ class nodes_beside_model {
       CHECK(ids.insert(id).second);
       CHECK(nodes_.depth(id) + 1 == p.size());
       CHECK(nodes_.num_holders(id) == static_cast<std::uint32_t>(node.holders));
+      CHECK(nodes_.is_announced(id) == is_reached(p));
       for (auto group = std::size_t{0}; group < nodes_per_block.size(); ++group) {
         const auto wanted = node.attached.find(group);
         CHECK(nodes_.attached(id, group) == (wanted == node.attached.end() ? no_block : wanted->second));
       }
       if (const auto block = nodes_.attached(id, full_group); block != no_block) {
-        const auto below = model_.upper_bound(p);
-        CHECK((nodes_.num_children(block) != 0) == (below != model_.end() && begins_with(below->first, p)));
+        const auto num_children = std::ranges::count_if(model_, [&](const auto& entry) {
+          const auto& [other, below] = entry;
+          return other.size() == p.size() + 1 && begins_with(other, p) && below.attached.contains(full_group);
+        });
+        CHECK(nodes_.has_children(block) == (num_children != 0));
+        CHECK(nodes_.num_children(block) == std::min(num_children, std::ptrdiff_t{2}));
       }
     }
   }

@@ -167,7 +167,7 @@ TEST_CASE("a sequence takes what others compute while it waits for a slow tier",
     CAPTURE(kind);
     const auto store = std::make_shared<fake_store>();
     auto on = with_store(device_with(groups), 24, store);
-    for (const auto first : {0, 1'000, 2'000, 3'000, 4'000, 5'000, 6'000, 7'000}) {
+    for (const auto first : {0, 1'000, 2'000, 3'000, 4'000, 5'000, 6'000, 7'000, 8'000, 9'000}) {
       on.serve(counted(41, first));
       on.cache.wait_idle();
     }

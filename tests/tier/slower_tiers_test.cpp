@@ -795,7 +795,7 @@ TEST_CASE("memory figures count the records that the cache remembers", "[tier][s
   };
   const auto num_more = std::int64_t{1} << 14;
   const auto more_bytes = index_bytes(1 << 15) - index_bytes(1 << 14);
-  const auto expected = num_more * (136 + 4 * small_device(4).block_size);
+  const auto expected = num_more * (132 + 4 * small_device(4).block_size);
   CHECK(std::abs(more_bytes - expected) < num_more);  // buckets of hashes are rounded
 }
 

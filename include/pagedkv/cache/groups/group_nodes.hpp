@@ -146,17 +146,18 @@ class group_nodes : public node_tree<Locking, Hash> {
     return found;
   }
 
-  /// Whether nodes continue an attached block's in other blocks.
+  /// Whether nodes continue an attached block's in other blocks of its group. Nodes that only tiers need do not count.
   [[nodiscard]] bool has_children(block_id block) const noexcept {
-    return nodes_per_block_[group_of(block)] == 1 ? first_child(deepest(block)) != no_node : num_children(block) != 0;
+    const auto is_leaf = nodes_per_block_[group_of(block)] == 1 && first_child(deepest(block)) == no_node;
+    return !is_leaf && is_continued(block);
   }
-  /// How many nodes continue an attached block's in other blocks: 0, 1, or 2 for more.
+  /// How many of them there are: 0, 1, or 2 for more.
   [[nodiscard]] std::uint32_t num_children(block_id block) const noexcept {
     auto num = std::uint32_t{0};
     auto below = no_node;
     for_each_node(block, [&](node_id node) {
       for (auto child = first_child(node); child != no_node && num < 2; child = next(child)) {
-        num += child != below;
+        num += child != below && holds_place(child, group_of(block));
       }
       below = node;
     });
@@ -268,6 +269,18 @@ class group_nodes : public node_tree<Locking, Hash> {
       return used;
     };
   }
+  /// `has_children`, out of line.
+  [[nodiscard]] [[gnu::noinline]] bool is_continued(block_id block) const noexcept {
+    const auto group = group_of(block);
+    if (nodes_per_block_[group] != 1) {
+      return num_children(block) != 0;
+    }
+    auto child = first_child(deepest(block));
+    while (child != no_node && attached(child, group) == no_block) {
+      child = next(child);
+    }
+    return child != no_node;
+  }
   [[nodiscard]] block_place& of(block_id block) noexcept { return blocks_[to_index(block)]; }
   [[nodiscard]] const block_place& of(block_id block) const noexcept { return blocks_[to_index(block)]; }
   [[nodiscard]] block_id& slot_of(node_id id, std::size_t group) noexcept {
@@ -329,7 +342,10 @@ class group_nodes : public node_tree<Locking, Hash> {
     if (is_whole) {
       if (!holds_place(top, group)) {
         top = first_lost(top, group);
-        for_each_below(top, [&](node_id node) { report_useless(node, top, useless); });
+        walk_below(top, [&](node_id node) {  // blocks behind a node that hits did not reach were useless before
+          report_useless(node, top, useless);
+          return is_announced(node);
+        });
       }
       retract(top, group, retracted);
     }
@@ -418,6 +434,9 @@ class group_nodes : public node_tree<Locking, Hash> {
   template <class Retracted>
   void retract(node_id top, std::size_t group, Retracted& retracted) noexcept {
     walk_below(top, [&](node_id node) {
+      if (!is_announced(node)) {
+        return false;
+      }
       const auto above = parent(node);
       const bool same_place = place_of(node, group) == place_of(top, group);
       if ((above != no_node && !is_announced(above)) || (same_place && !holds_place(node, group))) {
