@@ -434,7 +434,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
 
   [[gnu::noinline]] void leave_device(block_id block) noexcept {
     const auto is_written = config_.write == write_policy::on_eviction && !invalidating_;
-    if ((is_written ? add_chain(block) : find_chain(block)) == no_node) {
+    if (index_.node_of_block(block) == no_node && (is_written ? add_chain(block) : find_chain(block)) == no_node) {
       static_cast<void>(index_.detach(block));
       if (is_written) {
         index_.lose_unwritten();
@@ -486,13 +486,13 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
   /// Attaches the blocks of a chain to their nodes, as `node_of(before, hash, contents, salt)` gives them.
   template <class NodeOf>
   [[nodiscard]] node_id node_of_chain(block_id last, NodeOf&& node_of) noexcept {
+    if (const auto known = index_.node_of_block(last); known != no_node) {
+      return known;
+    }
     auto num_blocks = std::size_t{0};
     auto block = last;
     for (; block != no_block && index_.node_of_block(block) == no_node; block = device_->parent_in_index(block)) {
       blocks_[num_blocks++] = block;
-    }
-    if (num_blocks == 0) {
-      return index_.node_of_block(last);
     }
     const auto first = blocks_[num_blocks - 1];
     if (block == no_block && device_->parent(first) != no_block) {

@@ -155,11 +155,11 @@ class record_index : public Directory {
     tidy(record);
   }
   /// Drops a record that nothing needs any more, and then its node.
-  void tidy(record_id record) noexcept {
-    if (at(record).num_holders == 0 && (is_withdrawn(record) || exclusive_)) {
-      drop_useless(record);
+  [[gnu::always_inline]] void tidy(record_id record) noexcept {
+    if (at(record).num_holders == 0 &&
+        (exclusive_ || is_withdrawn(record) || tree().num_holders(node_of(record)) == 0)) {
+      tidy_unheld(record);
     }
-    prune(node_of(record));
   }
 
   // Invalidations.
@@ -226,12 +226,7 @@ class record_index : public Directory {
     if (tier != host && places.is_full()) {
       tiers_[tier].orphans.take_any([&](const found_record& found) { places.give_back(found.place); });
     }
-    const auto evicts = places.is_full();
-    const auto place = places.take(record, victim_of(tier), eviction_from(tier));
-    if (const auto next = evicts ? places.next_victim() : no_record; next != no_record) {
-      Directory::prefetch_removal(next);
-    }
-    return place;
+    return places.take(record, victim_of(tier), eviction_from(tier));
   }
   /// Takes back a place that has got no record.
   void give_back_place(std::int32_t place, std::size_t tier) noexcept {
@@ -441,12 +436,13 @@ class record_index : public Directory {
   }
 
   /// Drops a record that nobody holds, if it is withdrawn, or is not to be beside the device's.
-  [[gnu::noinline]] void drop_useless(record_id record) noexcept {
+  [[gnu::noinline]] void tidy_unheld(record_id record) noexcept {
     if (is_withdrawn(record)) {
       drop_from_all(record);
-    } else if (on_device(record) && at(record).due == 0 && in_host_memory(record)) {
+    } else if (exclusive_ && on_device(record) && at(record).due == 0 && in_host_memory(record)) {
       drop(record, host);
     }
+    prune(node_of(record));
   }
 
   /// A node has been withdrawn.
@@ -467,7 +463,7 @@ class record_index : public Directory {
   }
 
   /// Takes a record out of a tier. Returns its place, which is still taken, or −1 if it is not there.
-  [[nodiscard]] std::int32_t remove(record_id record, std::size_t tier) noexcept {
+  [[nodiscard]] [[gnu::always_inline]] std::int32_t remove(record_id record, std::size_t tier) noexcept {
     const auto from = place_of(record, tier);
     if (from >= 0) {
       if (tier == host) {
@@ -517,7 +513,8 @@ class record_index : public Directory {
 
   /// Answers whether a record may make room in a tier: not one that is held, as those that are read or written are.
   [[nodiscard]] auto victim_of(std::size_t tier) const noexcept {
-    return [this, tier](record_id record, bool anyway) {
+    return [this, tier](block_id place, bool anyway) {
+      const auto record = tiers_[tier].places.owner(static_cast<std::int32_t>(place));
       if (place_of(record, tier) < 0 || at(record).num_holders != 0) {
         return eviction_answer::fenced;
       }
@@ -527,6 +524,11 @@ class record_index : public Directory {
   /// A record that leaves host memory becomes the newest where else it is.
   [[nodiscard]] auto eviction_from(std::size_t tier) noexcept {
     return [this, tier](record_id gone) {
+      // Those before it in its chain go next, mostly.
+      const auto above = tree().parent(node_of(gone));
+      if (const auto next = above != no_node ? tree().parent(above) : no_node; next != no_node) {
+        Directory::prefetch_removal(Directory::record_of(next, Directory::index_of(gone)));
+      }
       static_cast<void>(remove(gone, tier));
       ++tiers_[tier].counts.evictions;
       for (auto other = host + 1; tier == host && other < num_tiers(); ++other) {

@@ -5,7 +5,6 @@
 #include <pagedkv/policy/eviction/concept.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,8 +21,6 @@ class record_order {
   virtual void remove(block_id place) noexcept = 0;
   virtual void erase(block_id place) noexcept = 0;
   [[nodiscard]] virtual block_id victim(may_go answer) noexcept = 0;
-  /// The two places that `victim` would offer next, or `no_block` where the policy does not tell.
-  [[nodiscard]] virtual std::array<block_id, 2> next_victims() const noexcept = 0;
   [[nodiscard]] virtual std::size_t metadata_bytes() const noexcept = 0;
 };
 
@@ -47,13 +44,6 @@ class record_order_of final : public record_order {
   void remove(block_id place) noexcept override { policy_.remove(place); }
   void erase(block_id place) noexcept override { policy_.erase(place); }
   block_id victim(may_go answer) noexcept override { return policy_.victim(offer{answer}, timestamp{}); }
-  std::array<block_id, 2> next_victims() const noexcept override {
-    if constexpr (foresees_victims<Eviction>) {
-      return policy_.next_victims();
-    } else {
-      return {no_block, no_block};
-    }
-  }
   std::size_t metadata_bytes() const noexcept override { return policy_.metadata_bytes(); }
 
  private:

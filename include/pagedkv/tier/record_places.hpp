@@ -21,7 +21,7 @@ namespace pagedkv {
 /// A record is in the order while it is *ranked*. Not thread-safe; only the constructor allocates.
 class record_places {
  public:
-  using may_go = detail::function_ref<eviction_answer(record_id record, bool anyway)>;
+  using may_go = record_order::may_go;
   using gone = detail::function_ref<void(record_id record)>;
 
   /// Throws `std::bad_alloc`.
@@ -40,7 +40,7 @@ class record_places {
   [[nodiscard]] record_id owner(std::int32_t place) const noexcept { return at(place).owner; }
   [[nodiscard]] bool ranked(std::int32_t place) const noexcept { return at(place).ranked; }
 
-  /// A place for a record, or −1. Where none is free, `answer(record, anyway)` answers for others as an eviction
+  /// A place for a record, or −1. Where none is free, `answer(place, anyway)` answers for others as an eviction
   /// offer does (`anyway`: with `evict_anyway`), and the first that is `taken` goes: `note_gone(record)`.
   [[nodiscard]] std::int32_t take(record_id record, may_go answer, gone note_gone) noexcept {
     if (free_.empty() && !evict(answer, note_gone)) {
@@ -64,17 +64,6 @@ class record_places {
     note_gone(before);
     free_.push_back(place);
     return true;
-  }
-
-  /// The record that `evict` would offer next, as far as the order tells; `no_record` otherwise. Prefetches for the call
-  /// behind that.
-  [[nodiscard]] record_id next_victim() const noexcept {
-    const auto [next, then] = order_->next_victims();
-    if (then == no_block) {
-      return no_record;
-    }
-    __builtin_prefetch(&places_[to_index(then)], 1);
-    return places_[to_index(next)].owner;
   }
 
   /// Takes the places that have records from before, for no record yet. `has_record`: of each place. Linear in the places.
@@ -171,11 +160,11 @@ class record_places {
 
   /// A place in use whose record may go, with no trace of it in the order.
   [[nodiscard]] std::int32_t victim(may_go answer) noexcept {
-    const auto of_owner = [&](block_id place, bool anyway) { return answer(places_[to_index(place)].owner, anyway); };
-    if (const auto found = order_->victim(of_owner); found != no_block) {
+    if (const auto found = order_->victim(answer); found != no_block) {
       return static_cast<std::int32_t>(found);
     }
-    if (find([&](record_id record) { return answer(record, true) == eviction_answer::taken; }) == no_record) {
+    const auto is_victim = [&](record_id) { return answer(to_block(hand_), true) == eviction_answer::taken; };
+    if (find(is_victim) == no_record) {
       return -1;
     }
     const auto place = static_cast<std::int32_t>(hand_);

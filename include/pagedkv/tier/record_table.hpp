@@ -43,8 +43,7 @@ class record_table {
         num_tiers_(num_tiers),
         are_whole_(are_whole.begin(), are_whole.end()),
         facts_(num_records(num_nodes, are_whole.size())),
-        places_(facts_.size() * num_tiers, no_place),
-        uses_(num_nodes * num_tiers),
+        uses_(facts_.size() * num_tiers),
         names_(num_tiers > 1 ? num_nodes : 0) {}
   record_table(const record_table&) = delete;
   record_table& operator=(const record_table&) = delete;
@@ -82,27 +81,26 @@ class record_table {
   }
 
   [[nodiscard]] std::int32_t place_of(record_id record, std::size_t tier) const noexcept {
-    return places_[to_index(record) * num_tiers_ + tier];
+    return use_of(record, tier).place;
   }
   void set_place(record_id record, std::size_t tier, std::int32_t place) noexcept {
-    places_[to_index(record) * num_tiers_ + tier] = place;
+    use_of(record, tier).place = place;
     tree_->hold(node_of(record));
-    for (auto node = node_of(record); node != no_node && uses(node, tier)++ == 0;) {
+    for (auto node = node_of(record); node != no_node && use_of(record_of(node), tier).num_uses++ == 0;) {
       node = tree_->parent(node);
     }
   }
   void clear_place(record_id record, std::size_t tier) noexcept {
-    places_[to_index(record) * num_tiers_ + tier] = no_place;
+    use_of(record, tier).place = no_place;
     tree_->let_go(node_of(record));
-    for (auto node = node_of(record); node != no_node && --uses(node, tier) == 0;) {
+    for (auto node = node_of(record); node != no_node && --use_of(record_of(node), tier).num_uses == 0;) {
       node = tree_->parent(node);
     }
   }
   /// Prefetches for a record that gets its first place, or loses its last one.
   [[gnu::always_inline]] void prefetch(record_id record) const noexcept {
     __builtin_prefetch(&at(record), 1);
-    __builtin_prefetch(&places_[to_index(record) * num_tiers_], 1);
-    __builtin_prefetch(&uses_[to_index(node_of(record)) * num_tiers_], 1);
+    __builtin_prefetch(&use_of(record, 0), 1);
   }
   /// Prefetches for the end of a record and of its node.
   [[gnu::always_inline]] void prefetch_removal(record_id record) const noexcept {
@@ -112,7 +110,7 @@ class record_table {
   /// Whether the record begins others of its tier, see above.
   [[nodiscard]] bool has_children(record_id record, std::size_t tier) const noexcept {
     const auto node = node_of(record);
-    const auto num_uses = uses_[to_index(node) * num_tiers_ + tier];
+    const auto num_uses = use_of(record_of(node), tier).num_uses;
     if constexpr (OnePerNode) {
       return num_uses > (place_of(record, tier) != no_place ? 1U : 0U);
     }
@@ -124,9 +122,9 @@ class record_table {
   }
   /// Whether a record is in any tier.
   [[nodiscard]] bool has_record(record_id record) const noexcept {
-    const auto first = places_.begin() + static_cast<std::ptrdiff_t>(to_index(record) * num_tiers_);
+    const auto first = uses_.begin() + static_cast<std::ptrdiff_t>(to_index(record) * num_tiers_);
     return std::any_of(first, first + static_cast<std::ptrdiff_t>(num_tiers_),
-                       [](std::int32_t place) { return place != no_place; });
+                       [](const record_use& use) { return use.place != no_place; });
   }
 
   /// The key of the chain up to a node's end, and its salt, if there are tiers beside host memory.
@@ -164,11 +162,15 @@ class record_table {
   }
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
-    return facts_.size() * sizeof(record_facts) + places_.size() * sizeof(std::int32_t) +
-           uses_.size() * sizeof(std::uint32_t) + names_.size() * sizeof(chain_name);
+    return facts_.size() * sizeof(record_facts) + uses_.size() * sizeof(record_use) +
+           names_.size() * sizeof(chain_name);
   }
 
  private:
+  struct record_use {
+    std::int32_t place = no_place;
+    std::uint32_t num_uses = 0;  // of a node's first record: the node's records in the tier, and children with uses
+  };
   struct chain_name {
     record_key key;
     salt tag{};
@@ -182,17 +184,19 @@ class record_table {
     }
     return num_nodes * per_node;
   }
-  [[nodiscard]] std::uint32_t& uses(node_id node, std::size_t tier) noexcept {
-    return uses_[to_index(node) * num_tiers_ + tier];
+  [[nodiscard]] record_use& use_of(record_id record, std::size_t tier) noexcept {
+    return uses_[to_index(record) * num_tiers_ + tier];
+  }
+  [[nodiscard]] const record_use& use_of(record_id record, std::size_t tier) const noexcept {
+    return uses_[to_index(record) * num_tiers_ + tier];
   }
 
   Tree* tree_;
   std::size_t num_tiers_;
   std::vector<std::int32_t> are_whole_;
   std::vector<record_facts> facts_;
-  std::vector<std::int32_t> places_;  // [record][tier]
-  std::vector<std::uint32_t> uses_;   // [node][tier]: its own records there, and children that have uses
-  std::vector<chain_name> names_;     // of each node, if there are slower tiers
+  std::vector<record_use> uses_;   // [record][tier]
+  std::vector<chain_name> names_;  // of each node, if there are slower tiers
 };
 
 }  // namespace pagedkv

@@ -156,7 +156,6 @@ class record_transfers {
     const auto most_saved = 2 * static_cast<std::size_t>(num_blocks);
     pending_.reserve(most_saved);
     pairs_.reserve(most_saved);
-    copied_.reserve(most_saved);
     unwritten_.reserve(static_cast<std::size_t>(num_records));
     unread_.reserve(static_cast<std::size_t>(num_records));
   }
@@ -299,54 +298,51 @@ class record_transfers {
   // Between the device and host memory.
 
   [[gnu::noinline]] void save_pending(stream on) noexcept {
-    pairs_.clear();
-    copied_.clear();
     take_host_places();
     const bool copied = pairs_.empty() || (marks_.order(on) && backend_.swap_blocks(device_, host_blocks_, pairs_,
                                                                                     swap_direction::to_host, on));
-    if (!copied) {
-      std::ranges::for_each(copied_, [&](record_id record) { index_.lose_host_record(record); });
-    } else if (!pairs_.empty()) {
+    if (copied && !pairs_.empty()) {
       marks_.note(on);
-      index_.counts(host).written += std::ssize(copied_);
-      pass_on_copies();
+      index_.counts(host).written += std::ssize(pairs_);
     }
     for (const auto& [record, block] : pending_) {
+      if (!copied) {
+        index_.lose_host_record(record);
+      } else if constexpr (has_slower) {
+        pass_on(record);
+      }
       index_.let_go(record);
     }
     pending_.clear();
     progress();
   }
-  /// Takes places for what is pending, as far as there are any.
+  /// Takes places for what is pending, which is what gets one afterwards.
   void take_host_places() noexcept {
     const auto removals = index_.tree().delay_removals();
+    pairs_.resize(pending_.size());
+    auto num_taken = std::size_t{0};
     for (const auto& [record, block] : pending_) {
       index_.at(record).pending = false;
-      if (index_.in_host_memory(record) || index_.is_withdrawn(record)) {
-        continue;
+      const auto is_wanted = !index_.in_host_memory(record) && !index_.is_withdrawn(record);
+      const auto to = is_wanted ? index_.take_place(record, host) : -1;
+      if (to >= 0) {
+        ++index_.counts(host).handed_over;
+        index_.enter_host_memory(record, to);
+        pairs_[num_taken] = {static_cast<std::int32_t>(block), to};
+        pending_[num_taken++] = {record, block};
+      } else {
+        if (is_wanted) {
+          index_.lose_unwritten();
+        }
+        index_.let_go(record);
       }
-      const auto to = index_.take_place(record, host);
-      if (to < 0) {
-        index_.lose_unwritten();
-        continue;
-      }
-      ++index_.counts(host).handed_over;
-      index_.enter_host_memory(record, to);
-      pairs_.push_back({static_cast<std::int32_t>(block), to});
-      copied_.push_back(record);
     }
+    pairs_.resize(num_taken);
+    pending_.resize(num_taken);
   }
 
   // Writes to slower tiers.
 
-  /// Slower tiers get what host memory got, once it is there.
-  void pass_on_copies() noexcept {
-    if constexpr (has_slower) {
-      for (const auto record : copied_) {
-        pass_on(record);
-      }
-    }
-  }
   /// Records that are being written hold half of host memory at most, so that loads find room. The others are owed.
   void pass_on(record_id record) noexcept {
     index_.owe(record);
@@ -537,7 +533,6 @@ class record_transfers {
   std::vector<awaited> unwritten_;
   std::vector<awaited> unread_;
   std::vector<block_pair> pairs_;
-  std::vector<record_id> copied_;
 };
 
 }  // namespace pagedkv
