@@ -1235,6 +1235,17 @@ static void test_requests(void) {
   CHECK(info.state == PAGEDKV_REQUEST_WAITING);
   OK(pagedkv_tracker_cancel(tracker, fork));
 
+  WRONG(pagedkv_tracker_adopt(NULL, second.sequence, &options, 1, &fork));
+  WRONG(pagedkv_tracker_adopt(tracker, second.sequence, &options, 1, NULL));
+  CHECK(pagedkv_tracker_adopt(tracker, second.sequence, &options, 1, &fork) == PAGEDKV_IN_USE);
+  CHECK(pagedkv_tracker_adopt(tracker, unknown, &options, 1, &fork) == PAGEDKV_UNKNOWN_SEQUENCE);
+  OK(pagedkv_fork(cache, second.sequence, stream, &forked));
+  OK(pagedkv_tracker_adopt(tracker, forked, &options, 1, &fork));
+  OK(pagedkv_tracker_describe(tracker, fork, &info, NULL));
+  CHECK(info.state == PAGEDKV_REQUEST_RUNNING && info.sequence == forked);
+  OK(pagedkv_tracker_cancel(tracker, fork));
+  CHECK(pagedkv_release(cache, forked, NULL) == PAGEDKV_UNKNOWN_SEQUENCE);
+
   CHECK(pagedkv_tracker_resume(tracker, second.request, &small, stream, &second) == PAGEDKV_NOT_PREEMPTED);
   hint.session_ended = 1;
   WRONG(pagedkv_tracker_finish(NULL, second.request, &hint));
@@ -1257,8 +1268,8 @@ static void test_requests(void) {
   WRONG(pagedkv_tracker_get_statistics(NULL, &statistics));
   WRONG(pagedkv_tracker_get_statistics(tracker, NULL));
   OK(pagedkv_tracker_get_statistics(tracker, &statistics));
-  CHECK(statistics.submitted == 3 && statistics.finished == 1 && statistics.cancelled == 2 && statistics.failed == 1);
-  CHECK(statistics.preemptions == 1 && statistics.running == 0 && statistics.kept_records == 4);
+  CHECK(statistics.submitted == 4 && statistics.finished == 1 && statistics.cancelled == 3 && statistics.failed == 1);
+  CHECK(statistics.preemptions == 1 && statistics.running == 0 && statistics.kept_records == 5);
   OK(pagedkv_advance_time(cache, config.max_age + 1));
   WRONG(pagedkv_tracker_purge(NULL));
   OK(pagedkv_tracker_purge(tracker));

@@ -118,6 +118,7 @@ struct request_world {
   Cache cache;
   request_tracker<Cache, recompute> tracker;
   request_id first{}, second{}, third{}, waiting{}, ended{};
+  sequence_id own{};  // of no request
   std::vector<request_id> ids;
   std::array<request_id, 16> reported{};
   std::size_t num_reported = 0;
@@ -188,6 +189,10 @@ TEMPLATE_TEST_CASE("each operation of a request tracker survives each fault", "[
       operation{"append_batch of one", [](world& w) { return w.append_batch(1); }},
       operation{"append_batch", [](world& w) { return w.append_batch(2); }, [](world&) {}, false},
       operation{"fork", [](world& w) { return error_of(w.tracker.fork(w.first)); }},
+      without_faults(operation{"adopt", [](world& w) { return error_of(w.tracker.adopt(w.own)); },
+                               [](world& w) {
+                                 w.own = w.cache.fork(w.tracker.describe(w.first)->sequence).value();
+                               }}),
       without_faults(operation{"finish", [](world& w) { return error_of(w.tracker.finish(w.third)); }}),
       without_faults(
           operation{"finish of shared blocks", [](world& w) { return error_of(w.tracker.finish(w.first)); }}),

@@ -387,11 +387,19 @@ TEMPLATE_LIST_TEST_CASE("a thousand requests that end in any order and way leave
     alive.pop_back();
   };
 
+  const auto start = [&](const std::vector<token>& tokens, const request_options& options) -> result<submission> {
+    if (below(4) != 0) {
+      return tracker.submit(tokens, options);
+    }
+    const auto made = under_test.cache.create_sequence(tokens, options.sequence);
+    return made ? result<submission>{submission_of(tracker.adopt(made->id, options).value(), *made)} : made.error();
+  };
+
   for (auto num_submitted = 0; num_submitted < 1000;) {
     auto tokens = std::vector<token>(1 + below(6 * block_size));
     std::ranges::generate(tokens, [&] { return static_cast<token>(below(2)); });  // many share prefixes
     auto options = with_priority(static_cast<std::uint8_t>(below(101)), below(2) == 0);
-    if (const auto submitted = tracker.submit(tokens, options)) {
+    if (const auto submitted = start(tokens, options)) {
       REQUIRE(under_test.cache.commit(submitted->sequence, static_cast<std::int64_t>(tokens.size())));
       alive.emplace_back(submitted->id, tokens);
       ++num_submitted;

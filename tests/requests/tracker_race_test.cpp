@@ -154,4 +154,37 @@ TEMPLATE_LIST_TEST_CASE("a request's blocks are released once, whichever thread 
   CHECK(counted.preemptions == num_preempted);  // each was returned to one caller
 }
 
+TEMPLATE_LIST_TEST_CASE("of several threads that adopt a sequence, one gets it", "[requests]", threaded_caches) {
+  auto under_test = tracked_cache<TestType>{64};
+  for (auto round = 0; round < 40; ++round) {
+    auto sequences = std::vector<sequence_id>{};
+    for (std::size_t i = 0; i < num_requests; ++i) {
+      sequences.push_back(under_test.cache.create_sequence(under_test.fresh_tokens(block_size))->id);
+    }
+    auto adopted = std::vector<std::atomic<int>>(sequences.size());
+    auto num_unexpected = std::atomic<int>{0};
+    const auto attack = [&] {
+      for (std::size_t i = 0; i < sequences.size(); ++i) {
+        const auto id = under_test.tracker.adopt(sequences[i]);
+        adopted[i] += id.has_value();
+        const bool is_expected = id ? under_test.tracker.cancel(*id).has_value()
+                                    : id.error().code == error_code::in_use ||
+                                          id.error().code == error_code::sequence_busy ||
+                                          id.error().code == error_code::unknown_sequence;
+        num_unexpected += !is_expected;
+      }
+    };
+    {
+      auto threads = std::vector<std::jthread>{};
+      for (auto i = 0; i < 3; ++i) {
+        threads.emplace_back(attack);
+      }
+    }
+    CHECK(num_unexpected == 0);
+    CHECK(std::ranges::all_of(adopted, [](const auto& times) { return times == 1; }));
+    CHECK(under_test.in_use() == 0);
+    under_test.check_invariants();
+  }
+}
+
 }  // namespace

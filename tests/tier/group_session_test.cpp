@@ -1,6 +1,7 @@
 #include "../groups/group_engine.hpp"
 #include "temporary_folder.hpp"
 
+#include <pagedkv/requests/request_tracker.hpp>
 #include <pagedkv/tier/hand_over.hpp>
 #include <pagedkv/tier/session_file.hpp>
 
@@ -117,6 +118,32 @@ TEST_CASE("after a restored session has ended, hits have what they need", "[tier
       another.release(next);
     }
     CHECK(another.cache.find_prefix(counted(70)) >= 60);
+  }
+}
+
+TEST_CASE("a request adopts a restored session with all that its next token reads", "[tier][session][requests]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  for (const auto& [kind, groups] : kinds) {
+    CAPTURE(kind);
+    auto one = groups_engine{config_of(groups)};
+    const auto id = one.create(counted(47)).value();
+    one.compute(id, 43);
+    REQUIRE(save_sequence(one.cache, id, path));
+    auto another = groups_engine{config_of(groups)};
+    auto tracker = request_tracker{another.cache};
+    const auto restored = restore(another, one.sequences.at(id), path).value();
+    const auto request = tracker.adopt(restored).value();
+    REQUIRE(tracker.append(request, counted(9, 500)));
+    auto& s = another.sequences.at(restored);
+    for (const auto next : counted(9, 500)) {
+      s.text.push_back(next);
+    }
+    another.compute(restored);  // from the token on that was not computed
+    another.check(restored);
+    REQUIRE(tracker.finish(request));
+    CHECK(another.cache.statistics().blocks.in_use == 0);
+    CHECK(another.cache.check_invariants().empty());
   }
 }
 

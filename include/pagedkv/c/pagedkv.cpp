@@ -1919,6 +1919,16 @@ int pagedkv_tracker_fork(pagedkv_tracker* tracker, pagedkv_request request, page
                       });
 }
 
+int pagedkv_tracker_adopt(pagedkv_tracker* tracker, pagedkv_sequence sequence, const pagedkv_sequence_options* options,
+                          int32_t may_preempt, pagedkv_request* request) {
+  return with_tracker(tracker, {optional_input("options", options), pointer("request", request)},
+                      [&](tracker_type& t) {
+                        return with_options(options, [&](const sequence_options& valid) {
+                          return finish(t.adopt(id_of(sequence), {valid, may_preempt != 0}), request);
+                        });
+                      });
+}
+
 int pagedkv_tracker_finish(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_release_hint* hint) {
   return with_tracker(tracker, {optional_input("hint", hint)},
                       [&](tracker_type& t) { return finish(t.finish(request_of(request), hint_of(hint))); });

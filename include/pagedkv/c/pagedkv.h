@@ -872,6 +872,11 @@ int pagedkv_tracker_append_batch(pagedkv_tracker* tracker, const pagedkv_request
 int pagedkv_last_preempted(const pagedkv_request** requests, size_t* num_requests);
 int pagedkv_tracker_fork(pagedkv_tracker* tracker, pagedkv_request request, pagedkv_stream* stream,
                          pagedkv_request* fork, pagedkv_sequence* sequence);
+/* Makes a request of a sequence that exists already, such as a restored one; the caller no longer releases it. The
+ * options count for its rank, and when it is resumed, but the salt and, unless they limit it, the prompt are the
+ * sequence's. Errors: PAGEDKV_IN_USE if a request of this tracker has the sequence. */
+int pagedkv_tracker_adopt(pagedkv_tracker* tracker, pagedkv_sequence sequence, const pagedkv_sequence_options* options,
+                          int32_t may_preempt, pagedkv_request* request);
 int pagedkv_tracker_finish(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_release_hint* hint);
 int pagedkv_tracker_cancel(pagedkv_tracker* tracker, pagedkv_request request);
 /* reason: a code and two numbers, which pagedkv_tracker_describe tells. Its subject is not kept. */

@@ -36,7 +36,8 @@ namespace pagedkv {
 /// |                                                | when all are not enough                                          |
 ///
 /// A cache may have `c.withdraw(id)`, too: it hides what a sequence that is about to end has published for a launch that
-/// will not happen. `in_use`, and the sequence goes on, where another one needs that launch.
+/// will not happen. `in_use`, and the sequence goes on, where another one needs that launch. With `c.describe(id)`, the
+/// tracker can adopt sequences.
 ///
 /// Creation and appending answer `capacity_exhausted` when blocks are missing now: `error::value` blocks are needed,
 /// `error::limit` are there, and `error::step`, if any, brings the rest.
@@ -56,6 +57,12 @@ concept cache_for_requests =
       { cache.release(id, hint) } noexcept -> std::same_as<result<void>>;
       { cache.fewest_to_release(ids, num_blocks, tokens, salt) } noexcept -> std::same_as<result<std::vector<std::size_t>>>;
     };
+
+/// A cache that tells the facts of its sequences, such as `kv_cache`.
+template <class C>
+concept cache_that_describes = requires(const C cache, sequence_id id) {
+  { cache.describe(id) } noexcept -> std::same_as<result<sequence_info>>;
+};
 
 /// A cache that lets look-ups find blocks ahead of the launch that writes them, such as `kv_cache`.
 template <class C>

@@ -58,11 +58,19 @@ class request_records {
   /// The caller has filled the record in, by `start_request` and with its sequence, or as one that waits.
   [[nodiscard]] request_id open(cell& reserved) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    --num_reserved_;
-    statistics_.submitted += reserved.record().state == request_state::running;
-    ++tally(reserved.record().state);
-    records_.open(reserved);
-    return static_cast<request_id>(records_.id_of(reserved));
+    return open_reserved(reserved);
+  }
+  /// The same with a sequence that the caller did not just make. Linear in the records. Errors: `in_use` if it is in
+  /// another record; then `abandon` comes next.
+  [[nodiscard]] result<request_id> open_unless_held(cell& reserved) noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    const auto sequence = reserved.record().sequence;
+    auto is_held = false;
+    records_.for_each([&](const cell& other) { is_held |= other.record().sequence == sequence; });
+    if (is_held) {
+      return error{error_code::in_use, "id of a sequence that a request holds", static_cast<std::int64_t>(sequence)};
+    }
+    return open_reserved(reserved);
   }
 
   [[nodiscard]] result<request_info> describe(request_id id) const noexcept {
@@ -228,6 +236,14 @@ class request_records {
       case request_state::preempted: return {error_code::preempted, "request id", value};
       default: return {error_code::already_ended, "request id", value};
     }
+  }
+
+  [[nodiscard]] request_id open_reserved(cell& reserved) noexcept {
+    --num_reserved_;
+    statistics_.submitted += reserved.record().state == request_state::running;
+    ++tally(reserved.record().state);
+    records_.open(reserved);
+    return static_cast<request_id>(records_.id_of(reserved));
   }
 
   [[nodiscard]] request_info* find(request_id id) const noexcept {

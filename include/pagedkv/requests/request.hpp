@@ -91,7 +91,7 @@ struct request_fork {
 
 /// Requests by what has become of them.
 struct tracker_statistics {
-  std::int64_t submitted = 0;  // forks included
+  std::int64_t submitted = 0;  // forks and adopted sequences included
   std::int64_t refused = 0;    // likewise
   std::int64_t waiting = 0;    // now; counted as submitted when they start
   std::int64_t running = 0;    // now

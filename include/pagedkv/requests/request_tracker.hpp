@@ -44,8 +44,8 @@ namespace pagedkv {
 /// blocks until the next step.
 ///
 /// Thread safety: that of the cache. Progress: a mutex guards the records, under every locking policy but those for one
-/// thread. The tracker holds it while it finds and changes a record and, in `resumable` and in an operation that
-/// preempts for a request, while it reads all records; never while it calls the cache or the preemption policy. So a
+/// thread. The tracker holds it while it finds and changes a record and, in `adopt`, in `resumable` and in an operation
+/// that preempts for a request, while it reads all records; never while it calls the cache or the preemption policy. So a
 /// thread that is stopped inside the cache stops no other; a thread that is stopped while it holds the mutex stops all
 /// users of this tracker, also under `lock_free`. If the cache returns `sequence_busy` for a release, a later operation of the
 /// tracker repeats it.
@@ -240,6 +240,29 @@ class request_tracker {
     return request_fork{made, *forked};
   }
 
+  /// Makes a request of a sequence that exists already: one that was restored from a session, handed over, or created or
+  /// forked without the tracker. The caller no longer releases it: each end of the request and each preemption does. Its
+  /// tokens and what is computed of them stay, also where the prompt is still to be appended. It arrives now. The options
+  /// count for its rank, and when it is resumed, but the salt and, unless they limit it, the prompt are the sequence's.
+  /// Linear in the records. Errors: `in_use` if a request of this tracker has the sequence; `limit_reached`
+  /// (`tracker_config::max_open`), `unknown_sequence`, `sequence_busy`, `out_of_memory`.
+  [[nodiscard]] result<request_id> adopt(sequence_id sequence, const request_options& options = {}) noexcept
+    requires cache_that_describes<Cache>
+  {
+    releases_.release_deferred();  // of a request that had it
+    const auto cell = records_.reserve();
+    if (!cell) {
+      return cell.error();
+    }
+    const auto made = open_with(**cell, sequence, options);
+    if (!made) {
+      records_.abandon(**cell);
+      return made.error();
+    }
+    report_start(*made, sequence);
+    return made;
+  }
+
   /// The end of a running, waiting or preempted request. The hint is passed on to the eviction policy. Linear in its
   /// blocks, and in the records that this makes too old. Errors: `already_ended`, `unknown_request`.
   [[nodiscard]] result<void> finish(request_id id, const release_hint& hint = {}) noexcept {
@@ -290,6 +313,23 @@ class request_tracker {
   template <class Operation>
   [[nodiscard]] static auto patiently(Operation&& operation) noexcept {
     return detail::retry_while_busy<locking_type>(operation);
+  }
+
+  /// Opens a record for a sequence that exists. Errors: those of `adopt`; then `abandon` comes next.
+  [[nodiscard]] result<request_id> open_with(typename request_records<mutex_type>::cell& reserved, sequence_id sequence,
+                                             const request_options& options) noexcept {
+    const auto info = patiently([&] { return std::as_const(cache_).describe(sequence); });
+    if (!info) {
+      return info.error();
+    }
+    auto& request = reserved.record();
+    start_request(request, options, cache_.time());
+    request.sequence = sequence;
+    request.options.sequence.salt = info->options.salt;
+    if (options.sequence.num_prompt_tokens == sequence_options::no_limit) {
+      request.options.sequence.num_prompt_tokens = info->num_prompt_tokens;
+    }
+    return records_.open_unless_held(reserved);
   }
 
   /// Repeats the failed entries of a batch, those of the highest rank first, and withdraws those of requests that give
