@@ -507,7 +507,7 @@ static void test_prefixes(void) {
   uint64_t hashes[4];
   size_t num_hashes = 0;
   int64_t num_tokens = -1, num_blocks = -1;
-  int32_t blocks[4], is_idle = 0;
+  int32_t blocks[4], pinned[4], is_idle = 0;
   size_t size = 0;
   pagedkv_pin pin = 0;
   WRONG(pagedkv_hash_blocks(NULL, &run, 0, hashes, 4, &num_hashes));
@@ -543,8 +543,16 @@ static void test_prefixes(void) {
   OK(pagedkv_pin_prefix(cache, &run, 0, &pin, &num_tokens));
   CHECK(num_tokens == 32);
   CHECK(pagedkv_reset_prefix_cache(cache, &num_blocks) == PAGEDKV_IN_USE);
+  WRONG(pagedkv_pin_block_table(NULL, pin, 0, pinned, 4, 0, &size));
+  WRONG(pagedkv_pin_block_table(cache, pin, 0, NULL, 4, 0, &size));
+  WRONG(pagedkv_pin_block_table(cache, pin, 0, pinned, 4, 0, NULL));
+  WRONG(pagedkv_pin_block_table(cache, pin, 0, pinned, 1, 0, &size));
+  WRONG(pagedkv_pin_block_table(cache, pin, 0, pinned, 4, 1, &size));
+  OK(pagedkv_pin_block_table(cache, pin, 0, pinned, 4, 0, &size));
+  CHECK(size == 2 && pinned[0] >= 0 && pinned[0] != pinned[1]);
   WRONG(pagedkv_unpin(NULL, pin));
   OK(pagedkv_unpin(cache, pin));
+  CHECK(pagedkv_pin_block_table(cache, pin, 0, pinned, 4, 0, &size) == PAGEDKV_UNKNOWN_PIN);
   CHECK(pagedkv_unpin(cache, pin) == PAGEDKV_UNKNOWN_PIN);
   OK(pagedkv_pin_prefix(cache, &run, 0, &pin, &num_tokens));
   WRONG(pagedkv_unpin_all(NULL, &num_blocks));

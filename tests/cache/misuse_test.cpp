@@ -36,6 +36,7 @@ TEMPLATE_TEST_CASE("ids of one cache are unknown to another", "[cache]", CACHES)
   CHECK(unknown(other.describe(id)));
   CHECK(unknown(other.slot_mapping(id, 0, slots)));
   CHECK(unknown(other.release(id)));
+  CHECK(other.block_table(pinned, {}).error().code == error_code::unknown_pin);
   CHECK(other.unpin(pinned).error().code == error_code::unknown_pin);
   CHECK(other.describe(same_place)->num_tokens == 8);
   CHECK(mine.release(id));

@@ -1,8 +1,10 @@
 #include "../support/cache_fixture.hpp"
+#include "../support/messages.hpp"
 #include "../support/policy_matrix.hpp"
 
 #include <catch2/catch_template_test_macros.hpp>
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -44,6 +46,27 @@ TEMPLATE_LIST_TEST_CASE("a constant cache answers every query", "[cache][queries
   CHECK(constant.time() == timestamp{0});
   CHECK(constant.check_invariants().empty());
   release_all(cache, ids);
+}
+
+TEMPLATE_LIST_TEST_CASE("a pin tells its blocks", "[cache][queries]", all_lockings) {
+  auto cache = cache_under<TestType>{small_cache(8)};
+  const auto id = create_committed(cache, text(0, 10));
+  const auto pinned = cache.pin(text(0, 10))->id;
+  const auto& constant = cache;
+  auto held = std::vector<block_id>(3);
+  auto blocks = std::vector<block_id>(2);
+  REQUIRE(constant.block_table(id, held));
+  REQUIRE(constant.block_table(pinned, blocks).value() == 2);
+  CHECK(std::ranges::equal(blocks, std::span{held}.first(2)));
+  blocks[0] = no_block;
+  REQUIRE(constant.block_table(pinned, blocks, 1).value() == 2);
+  CHECK(blocks[0] == held[1]);
+  CHECK(said(constant.block_table(pinned, std::span{blocks}.first(1))) == invalid("room for block ids is 1, limit 2"));
+  CHECK(said(constant.block_table(pinned, blocks, 3)) == invalid("first block to copy is 3, limit 2"));
+  CHECK(constant.block_table(pinned, blocks, 0, 1).error().code == error_code::invalid_argument);
+  REQUIRE(cache.unpin(pinned));
+  CHECK(constant.block_table(pinned, blocks).error().code == error_code::unknown_pin);
+  release_all(cache, {id});
 }
 
 TEMPLATE_LIST_TEST_CASE("free and available blocks are counted apart", "[cache][queries]", all_lockings) {

@@ -273,6 +273,8 @@ template <class W>
                     [](W& w) { return error_of(w.cache.slot_mapping(w.first, 3, std::span{w.slots}.first(9))); }}),
       without_faults(operation{"block_table", [](W& w) { return error_of(w.cache.block_table(w.first, w.blocks)); }}),
       without_faults(
+          operation{"block_table of a pin", [](W& w) { return error_of(w.cache.block_table(w.held, w.blocks)); }}),
+      without_faults(
           operation{"tokens", [](W& w) { return error_of(w.cache.tokens(w.first, 5, std::span{w.copied}.first(9))); }}),
       without_faults(operation{"keys", [](W& w) { return error_of(w.cache.keys(w.third, w.copied_keys)); },
                                [](W& w) {

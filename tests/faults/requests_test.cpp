@@ -190,9 +190,7 @@ TEMPLATE_TEST_CASE("each operation of a request tracker survives each fault", "[
       operation{"append_batch", [](world& w) { return w.append_batch(2); }, [](world&) {}, false},
       operation{"fork", [](world& w) { return error_of(w.tracker.fork(w.first)); }},
       without_faults(operation{"adopt", [](world& w) { return error_of(w.tracker.adopt(w.own)); },
-                               [](world& w) {
-                                 w.own = w.cache.fork(w.tracker.describe(w.first)->sequence).value();
-                               }}),
+                               [](world& w) { w.own = w.cache.fork(w.tracker.describe(w.first)->sequence).value(); }}),
       without_faults(operation{"finish", [](world& w) { return error_of(w.tracker.finish(w.third)); }}),
       without_faults(
           operation{"finish of shared blocks", [](world& w) { return error_of(w.tracker.finish(w.first)); }}),

@@ -330,6 +330,27 @@ TEST_CASE("a cache with groups reports sequences and steps", "[group_cache]") {
                             step_retired, step_begun});
 }
 
+TEST_CASE("a pin tells the blocks of a hit in each group", "[group_cache]") {
+  auto e = engine<group_cache<float32>>{config_of({full, with_sinks, state})};
+  const auto id = e.hold(counted(50), {.saving = {.every = 4}});
+  const auto pinned = e.cache.pin(counted(50)).value();
+  REQUIRE(pinned.num_tokens == 48);
+  const auto next = e.create(counted(51)).value();  // the same hit
+  REQUIRE(e.sequences.at(next).computed == 48);
+  auto blocks = std::vector<block_id>(100);
+  for (const auto group : {std::size_t{0}, std::size_t{1}}) {
+    const auto shared = e.table(group, next);
+    const auto size = e.cache.block_table(pinned.id, blocks, 0, group).value();
+    CHECK(size + (48 % e.cache.plan().groups[group].block_size == 0 ? 1 : 0) == shared.size());
+    const auto num_whole = size - (48 % e.cache.plan().groups[group].block_size == 0 ? 0 : 1);
+    CHECK(std::equal(shared.begin(), shared.begin() + static_cast<std::ptrdiff_t>(num_whole), blocks.begin()));
+  }
+  CHECK(e.cache.block_table(pinned.id, blocks, 0, 2).value() == e.table(2, id).size());
+  CHECK(e.cache.block_table(pinned.id, blocks, 0, 3).error().code == error_code::invalid_argument);
+  REQUIRE(e.cache.unpin(pinned.id).has_value());
+  CHECK(e.cache.block_table(pinned.id, blocks).error().code == error_code::unknown_pin);
+}
+
 TEST_CASE("pinned blocks count among those that were in use at once", "[group_cache]") {
   auto cache = group_cache<float32>{config_of({full, window})};
   const auto serve = [&](token first) {

@@ -81,8 +81,8 @@ TEMPLATE_LIST_TEST_CASE("an adopted sequence gives way to a higher rank", "[requ
   under_test.check_invariants();
 }
 
-TEMPLATE_LIST_TEST_CASE("the prompt of an adopted sequence may still be appended, and may be the caller's", "[requests]",
-                        caches) {
+TEMPLATE_LIST_TEST_CASE("the prompt of an adopted sequence may still be appended, and may be the caller's",
+                        "[requests]", caches) {
   auto under_test = tracked_cache<TestType>{8};
   auto& tracker = under_test.tracker;
   const auto tokens = under_test.fresh_tokens(3 * block_size);

@@ -1432,6 +1432,13 @@ int pagedkv_pin_prefix(pagedkv_cache* cache, const pagedkv_run* run, uint64_t sa
                     });
 }
 
+int pagedkv_pin_block_table(pagedkv_cache* cache, pagedkv_pin pin, size_t first_block, int32_t* blocks, size_t room,
+                            size_t group, size_t* num_blocks) {
+  return with_cache(cache, {array("blocks", blocks, room), pointer("num_blocks", num_blocks)}, [&](auto& c) {
+    return finish(c.block_table(static_cast<pin_id>(pin), blocks_of(blocks, room), first_block, group), num_blocks);
+  });
+}
+
 int pagedkv_unpin(pagedkv_cache* cache, pagedkv_pin pin) {
   return with_cache(cache, {}, [&](auto& c) { return finish(c.unpin(static_cast<pin_id>(pin))); });
 }
@@ -1921,12 +1928,11 @@ int pagedkv_tracker_fork(pagedkv_tracker* tracker, pagedkv_request request, page
 
 int pagedkv_tracker_adopt(pagedkv_tracker* tracker, pagedkv_sequence sequence, const pagedkv_sequence_options* options,
                           int32_t may_preempt, pagedkv_request* request) {
-  return with_tracker(tracker, {optional_input("options", options), pointer("request", request)},
-                      [&](tracker_type& t) {
-                        return with_options(options, [&](const sequence_options& valid) {
-                          return finish(t.adopt(id_of(sequence), {valid, may_preempt != 0}), request);
-                        });
-                      });
+  return with_tracker(tracker, {optional_input("options", options), pointer("request", request)}, [&](tracker_type& t) {
+    return with_options(options, [&](const sequence_options& valid) {
+      return finish(t.adopt(id_of(sequence), {valid, may_preempt != 0}), request);
+    });
+  });
 }
 
 int pagedkv_tracker_finish(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_release_hint* hint) {

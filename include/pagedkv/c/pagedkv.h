@@ -531,6 +531,10 @@ int pagedkv_hash_blocks(pagedkv_cache* cache, const pagedkv_run* prompt, uint64_
                         size_t* num_hashes);
 int pagedkv_pin_prefix(pagedkv_cache* cache, const pagedkv_run* run, uint64_t salt, pagedkv_pin* pin,
                        int64_t* num_tokens);
+/* Copies the blocks that a hit of the prefix shares, or of which it copies a part, as pagedkv_block_table does: of a
+ * window, those of leading tokens, then those that the next token reads; those of a saved state. */
+int pagedkv_pin_block_table(pagedkv_cache* cache, pagedkv_pin pin, size_t first_block, int32_t* blocks, size_t room,
+                            size_t group, size_t* num_blocks);
 /* PAGEDKV_UNKNOWN_PIN once it is ended; PAGEDKV_SEQUENCE_BUSY while another thread ends it, under lock_free. */
 int pagedkv_unpin(pagedkv_cache* cache, pagedkv_pin pin);
 int pagedkv_unpin_all(pagedkv_cache* cache, int64_t* num_pins);

@@ -47,15 +47,28 @@ template <layered State>
   });
 }
 
+/// `holder`: a sequence or a pin.
+template <layered State, class Holder>
+[[nodiscard]] result<std::size_t> copy_table_of(const State& state, const Holder& holder, std::span<block_id> blocks,
+                                                std::size_t first_block, std::size_t group) noexcept {
+  if (group >= state.num_groups()) {
+    return no_such_group(group, state.num_groups());
+  }
+  return copy_table(holder.tables[group].all(), blocks, first_block);
+}
+
 template <layered State>
 [[nodiscard]] result<std::size_t> copy_block_table(const State& state, sequence_id id, std::span<block_id> blocks,
                                                    std::size_t first_block, std::size_t group) noexcept {
-  return visit_sequence(state, id, [&](const group_sequence& s) -> result<std::size_t> {
-    if (group >= state.num_groups()) {
-      return no_such_group(group, state.num_groups());
-    }
-    return copy_table(s.tables[group].all(), blocks, first_block);
-  });
+  return visit_sequence(state, id,
+                        [&](const group_sequence& s) { return copy_table_of(state, s, blocks, first_block, group); });
+}
+
+template <layered State>
+[[nodiscard]] result<std::size_t> copy_block_table(const State& state, pin_id id, std::span<block_id> blocks,
+                                                   std::size_t first_block, std::size_t group) noexcept {
+  return visit_record(state.pins, static_cast<std::uint64_t>(id),
+                      [&](const group_pin& p) { return copy_table_of(state, p, blocks, first_block, group); });
 }
 
 template <layered State>

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/cache/cache_state.hpp>
 #include <pagedkv/cache/operations/parts/check_group.hpp>
 #include <pagedkv/cache/record_access.hpp>
 #include <pagedkv/detail/copy_run.hpp>
@@ -42,6 +43,16 @@ template <class State>
     return checked.error();
   }
   return visit_sequence(state, id, [&](const sequence& s) { return copy_table(s.blocks.all(), blocks, first_block); });
+}
+
+template <class State>
+[[nodiscard]] result<std::size_t> copy_block_table(const State& state, pin_id id, std::span<block_id> blocks,
+                                                   std::size_t first_block, std::size_t group) noexcept {
+  if (const auto checked = check_group(state, group); !checked) {
+    return checked.error();
+  }
+  return visit_record(state.pins, static_cast<std::uint64_t>(id),
+                      [&](const pinned_prefix& p) { return copy_table(p.blocks.all(), blocks, first_block); });
 }
 
 }  // namespace pagedkv::detail
