@@ -95,7 +95,61 @@ constexpr auto save_anew = session_operation{"save to a new file", [](session_wo
 constexpr auto save_again = session_operation{
     "replace a file", [](session_world& w) { return error_of(save_sequence(w.cache, w.third, w.known, w.options)); }};
 
+/// The same with groups: a sequence whose session takes a window's block and a saved state from the prefix cache, and a
+/// file of such a one.
+struct group_session_world : cache_world<cache_of_groups<>> {
+  explicit group_session_world(fault_plan& plan)
+      : cache_world(plan), options{.memory = failing_allocator<>{plan.memory}} {
+    saved = started(cache, 3'000);
+    ids.push_back(saved);
+    REQUIRE(save_sequence(peer.cache, started(peer.cache, 2'000), unknown));
+  }
+
+  [[nodiscard]] std::vector<std::string> check_invariants() {
+    auto broken = cache.check_invariants();
+    if (cache.statistics().num_pins != 1) {
+      broken.emplace_back("a pin is left");
+    }
+    if (cache.statistics().num_sequences != std::ssize(ids) + (restored ? 1 : 0)) {
+      broken.emplace_back("a sequence is left");
+    }
+    return broken;
+  }
+  [[nodiscard]] std::optional<error> restore() noexcept {
+    const auto outcome = restore_sequence(cache, unknown, options);
+    restored = outcome ? std::optional{*outcome} : std::nullopt;
+    return error_of(outcome);
+  }
+
+  fault_plan no_faults;
+  cache_of_groups<> peer{no_faults};
+  testing::temporary_folder folder;
+  std::string unknown = folder.file("unknown");
+  std::string fresh = folder.file("fresh");
+  session_options<failing_allocator<>> options;
+  sequence_id saved{};
+  std::optional<admission> restored;
+
+ private:
+  [[nodiscard]] static sequence_id started(cache_type& in, token first) {
+    const auto id = in.create_sequence(text(first, 23)).value().id;
+    REQUIRE(in.commit(id, 20));  // saves the state
+    REQUIRE(in.commit(id, 23));
+    return id;
+  }
+};
+
 }  // namespace
+
+TEST_CASE("sessions with windows and states survive each fault", "[faults]") {
+  using operation = faulty_operation<group_session_world>;
+  constexpr auto operations = std::array{
+      operation{"save",
+                [](group_session_world& w) { return error_of(save_sequence(w.cache, w.saved, w.fresh, w.options)); }},
+      operation{"restore", [](group_session_world& w) { return w.restore(); }, [](group_session_world&) {}, false},
+  };
+  CHECK(inject_faults(operations) > 20);
+}
 
 TEST_CASE("saving a session survives each fault of memory and backends", "[faults]") {
   auto num_reported = std::int64_t{0};

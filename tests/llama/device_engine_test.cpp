@@ -420,7 +420,9 @@ TEST_CASE("a session goes on in another engine of a device, for a model of the s
   options.save_to.clear();
   const auto* const next = other.on().submit(tokens, options).value();
   other.on().run();
-  CHECK((next->num_cached_tokens > 0) == (name != "bamba"));  // a state is found only where a block ends
+  // All whole blocks are found; a state only where one was saved, at the last block's end before that of the prompt.
+  const auto num_saved = name == "bamba" ? made.cases()[1].prompt.size() : tokens.size();
+  CHECK(next->num_cached_tokens == static_cast<std::int64_t>((num_saved - 1) / 4 * 4));
   CHECK(next->answer().front() == saved->tokens.back());
   CHECK_FALSE(served_exactly(name, sizes, "another model").on().restore(file));
 }

@@ -4,17 +4,24 @@
 #include <pagedkv/requests/request_tracker.hpp>
 #include <pagedkv/tier/hand_over.hpp>
 #include <pagedkv/tier/session_file.hpp>
+#include <pagedkv/tier/tiered_cache.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <limits>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 using namespace pagedkv;
@@ -118,6 +125,156 @@ TEST_CASE("after a restored session has ended, hits have what they need", "[tier
       another.release(next);
     }
     CHECK(another.cache.find_prefix(counted(70)) >= 60);
+  }
+}
+
+TEST_CASE("what a restored session computed is found up to the last whole block", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  for (const auto& [kind, groups] : kinds) {
+    for (auto computed = 0; computed <= 66; ++computed) {
+      CAPTURE(kind, computed);
+      auto one = groups_engine{config_of(groups)};
+      const auto id = one.create(counted(computed + 3), {.saving = {.every = 4}}).value();
+      one.compute(id, computed);
+      const auto before = one.cache.statistics();
+      REQUIRE(save_sequence(one.cache, id, path));
+      CHECK(one.cache.statistics().blocks == before.blocks);
+      CHECK(one.cache.statistics().num_pins == 0);
+      auto another = groups_engine{config_of(groups)};
+      another.release(restore(another, one.sequences.at(id), path).value());
+      // Each checks what its hit brings. The last token of a prompt is left to compute.
+      const auto again = another.create(counted(computed)).value();
+      CHECK(another.sequences.at(again).computed == std::max(computed - 1, 0) / 4 * 4);
+      const auto longer = another.create(counted(computed + 20)).value();
+      CHECK(another.sequences.at(longer).computed == computed / 4 * 4);
+      for (const auto next : {again, longer}) {
+        another.compute(next);
+        another.check(next);
+      }
+    }
+  }
+}
+
+TEST_CASE("a cache with tiers finds what a restored session computed", "[tier][session]") {
+  using tiered_engine = engine<kv_cache<float32, layer_groups, host_tier<>>>;
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  for (const auto& [kind, groups] : kinds) {
+    for (const auto computed : {30, 39, 43, 44}) {
+      CAPTURE(kind, computed);
+      auto one = tiered_engine{config_of(groups), tier_config{}, basic_host_tier<host_allocator, lru>{256}};
+      const auto id = one.create(counted(computed), {.saving = {.every = 4}}).value();
+      one.compute(id);
+      REQUIRE(save_sequence(one.cache, id, path));
+      auto another = tiered_engine{config_of(groups), tier_config{.write = write_policy::through},
+                                   basic_host_tier<host_allocator, lru>{256}};
+      const auto restored = restore_sequence(another.cache, path)->id;
+      another.sequences[restored] = one.sequences.at(id);
+      another.check(restored);
+      another.release(restored);
+      CHECK(another.serve(counted(60), {.saving = {.every = 4}}) == computed / 4 * 4);
+      another.check_invariants();
+    }
+  }
+}
+
+TEST_CASE("a session has the newest state that was saved before its end", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  for (const auto& groups : {group_list{full, state}, group_list{latent, with_sinks, state}}) {
+    auto one = groups_engine{config_of(groups)};
+    const auto id = one.create(counted(30)).value();  // saved at 28
+    one.compute(id);
+    for (const auto length : {30, 31, 34, 39}) {
+      CAPTURE(length);
+      REQUIRE(one.append(id, counted(length - static_cast<int>(one.sequences.at(id).text.size()), 30)));
+      one.compute(id);
+      REQUIRE(save_sequence(one.cache, id, path));
+      auto another = groups_engine{config_of(groups)};
+      const auto restored = restore(another, one.sequences.at(id), path).value();
+      another.compute(restored);
+      another.check(restored);
+      another.release(restored);
+      CHECK(another.serve(counted(60)) == 28);
+      auto twice = restore(another, one.sequences.at(id), path).value();  // finds it
+      another.check(twice);
+      CHECK(another.cache.describe(twice)->num_cached_tokens == 28);
+    }
+  }
+}
+
+TEST_CASE("a session takes at most a block of each window for hits", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  auto longest = std::uintmax_t{0};  // of sessions with the same last whole block
+  auto shortest = std::numeric_limits<std::uintmax_t>::max();
+  auto one = groups_engine{config_of({full, window, with_sinks})};
+  const auto id = one.create(counted(200)).value();
+  for (const auto computed : {149, 150, 151, 152}) {
+    one.compute(id, computed);
+    REQUIRE(save_sequence(one.cache, id, folder.file("session")));
+    longest = std::max(longest, std::filesystem::file_size(folder.file("session")));
+    shortest = std::min(shortest, std::filesystem::file_size(folder.file("session")));
+  }
+  const auto record_bytes = make_record_format(one.cache, "").record_bytes();
+  CHECK(longest - shortest <= 2 * record_bytes);
+}
+
+TEST_CASE("a session is saved without blocks that were evicted behind its windows", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  auto one = groups_engine{config_of({full, window}, 60)};
+  const auto id = one.create(counted(50)).value();
+  one.compute(id, 47);
+  for (auto first = 1'000; one.cache.statistics().evictions < 20; first += 1'000) {
+    one.release(one.hold(counted(60, first)));
+  }
+  REQUIRE(save_sequence(one.cache, id, path));
+  auto another = groups_engine{config_of({full, window})};
+  another.release(restore(another, one.sequences.at(id), path).value());
+  CHECK(another.cache.find_prefix(counted(70)) < 44);
+}
+
+namespace {
+
+/// Host memory; another thread's work happens while blocks are copied for a session.
+struct interrupted_backend : host_backend {
+  static constexpr std::string_view name = "interrupted";
+
+  result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
+                           std::span<const block_pair> pairs, swap_direction direction, stream on) noexcept {
+    if (*interrupt) {
+      std::exchange(*interrupt, {})();
+    }
+    return host_backend::swap_blocks(from, to, pairs, direction, on);
+  }
+  std::function<void()>* interrupt = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("a session is right where all pins end while it is saved", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  auto interrupt = std::function<void()>{};
+  using interrupted_engine = engine<group_cache<float32, interrupted_backend>>;
+  auto one =
+      interrupted_engine{config_of({full, window}, 60), host_allocator{}, interrupted_backend{.interrupt = &interrupt}};
+  const auto id = one.create(counted(50)).value();
+  one.compute(id, 47);
+  interrupt = [&] {
+    CHECK(one.cache.unpin_all() == 1);
+    for (auto first = 1'000; one.cache.statistics().evictions < 20; first += 1'000) {
+      one.release(one.hold(counted(60, first)));
+    }
+  };
+  REQUIRE(save_sequence(one.cache, id, path));
+  CHECK(!interrupt);
+  auto another = groups_engine{config_of({full, window})};
+  auto saved = groups_engine::live{one.sequences.at(id).text, 47, {}};
+  another.release(restore(another, saved, path).value());
+  for (const auto length : {70, 47, 30}) {
+    another.serve(counted(length));  // checks what a hit brings
   }
 }
 

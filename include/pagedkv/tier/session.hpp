@@ -29,7 +29,8 @@
 
 namespace pagedkv::detail {
 
-/// The blocks of one group that a session has: leading places of the sequence, then those from a later one on.
+/// The blocks of one group that a session has: leading places of the sequence, then those from a later one on. Of a
+/// state: its blocks, and, if `num_leading` counts these, behind them those of the state saved at `first_place` tokens.
 struct session_table {
   std::int64_t num_entries = 0;
   std::int64_t num_leading = 0;
@@ -283,6 +284,48 @@ template <class Cache>
   return held;
 }
 
+/// The length of the longest hit of a prompt of so many tokens, whose last one is left to compute.
+template <class Cache>
+[[nodiscard]] std::int64_t longest_hit_of_length(const Cache& cache, std::int64_t num_tokens) noexcept {
+  return std::max(num_tokens - 1, std::int64_t{0}) / cache.plan().hit_granularity * cache.plan().hit_granularity;
+}
+
+/// The first place of a group, leading ones that stay aside, that a hit of so many tokens needs.
+template <class Cache>
+[[nodiscard]] std::int64_t first_place_of_hit(const Cache& cache, std::size_t g, const session_table& table,
+                                              std::int64_t num_tokens) noexcept {
+  const auto first = cache.config().groups[g].first_needed(num_tokens) / cache.plan().groups[g].block_size;
+  return std::max(first, table.num_leading);
+}
+
+/// Whether a session has, of windows, what a hit of so many tokens needs.
+template <class Cache>
+[[nodiscard]] bool has_windows_of_hit(const Cache& cache, const session_tables& tables,
+                                      std::int64_t num_tokens) noexcept {
+  for (std::size_t g = 0; g < cache.config().groups.size(); ++g) {
+    if (cache.config().groups[g].holds_tokens() &&
+        tables[g].first_place > first_place_of_hit(cache, g, tables[g], num_tokens)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// The length at which a session has a saved state that a new sequence lacks, if a hit of it is possible; 0 if none.
+template <class Cache>
+[[nodiscard]] std::int64_t saved_length(const Cache& cache, const session_head& head, const admission& made) noexcept {
+  for (std::size_t g = 0; g < cache.config().groups.size(); ++g) {
+    const auto& table = head.tables[g];
+    if (!cache.config().groups[g].holds_tokens() && table.num_leading > 0 && head.options.publish &&
+        table.first_place > made.num_cached_tokens && table.first_place < head.num_computed_tokens &&
+        table.first_place % cache.plan().hit_granularity == 0 &&
+        has_windows_of_hit(cache, head.tables, table.first_place)) {
+      return table.first_place;
+    }
+  }
+  return 0;
+}
+
 /// Fills a head with the tokens and keys of a sequence. `contents`: of the caller's, where the cache has lost the
 /// first. Errors: `invalid_argument` where these differ.
 template <class Cache>
@@ -350,6 +393,89 @@ template <class Cache>
   return described_session{std::move(head), std::move(held->ids)};
 }
 
+/// Blocks that a sequence does not hold, and that the longest hit of its tokens needs: those behind its windows, and a
+/// saved state. Kept from eviction while its session is saved.
+template <class Cache>
+class blocks_for_hits {
+ public:
+  explicit blocks_for_hits(Cache& cache) noexcept : cache_(cache) {}
+  blocks_for_hits(const blocks_for_hits&) = delete;
+  blocks_for_hits& operator=(const blocks_for_hits&) = delete;
+  ~blocks_for_hits() { static_cast<void>(let_go()); }
+
+  /// Adds them to the session as far as they are still cached. May throw `std::bad_alloc`.
+  void add_to([[maybe_unused]] described_session& session) {
+    if constexpr (has_groups<Cache>) {
+      const auto& head = session.head;
+      const auto length = longest_hit_of_length(cache_, head.num_computed_tokens);
+      const bool needs_state = !std::ranges::all_of(cache_.config().groups, &group_config::holds_tokens);
+      if (!head.options.publish || (!needs_state && has_windows_of_hit(cache_, head.tables, length))) {
+        return;
+      }
+      const auto prefix =
+          token_run{std::span{head.tokens}.first(static_cast<std::size_t>(length)), keys_between(head.keys, 0, length)};
+      const auto pinned = cache_.pin(prefix, head.options.salt);
+      if (!pinned) {
+        return;
+      }
+      pin_ = pinned->id;
+      if (pinned->num_tokens == length || needs_state) {
+        add_blocks(session, pinned->num_tokens);
+      }
+    }
+  }
+
+  /// Whether they were kept until now: another thread may have ended all pins.
+  [[nodiscard]] bool let_go() noexcept {
+    const auto pin = std::exchange(pin_, std::nullopt);
+    return !pin || cache_.unpin(*pin).has_value();
+  }
+
+ private:
+  /// All, or none where windows end before those of the sequence begin.
+  void add_blocks(described_session& session, std::int64_t length) {
+    auto tables = session.head.tables;
+    auto blocks = session.blocks;
+    auto end = std::ptrdiff_t{0};  // of the group's blocks
+    for (std::size_t g = 0; g < cache_.config().groups.size(); ++g) {
+      const bool holds_tokens = cache_.config().groups[g].holds_tokens();
+      auto& table = tables[g];
+      end += table.num_entries;
+      // The pin has the same leading blocks, and those of the hit behind them.
+      const auto num_leading = static_cast<std::size_t>(holds_tokens ? table.num_leading : 0);
+      const auto num_places = static_cast<std::size_t>(length / cache_.plan().hit_granularity);
+      auto pinned = std::vector<block_id>(session.blocks.size() + num_places);
+      const auto size = cache_.block_table(*pin_, pinned, num_leading, g);
+      if (!size) {
+        return;
+      }
+      const auto num_pinned = static_cast<std::int64_t>(*size - num_leading);
+      if (holds_tokens) {
+        const auto num_more = table.first_place - first_place_of_hit(cache_, g, table, length);
+        if (num_more > num_pinned) {
+          return;
+        }
+        if (num_more > 0) {
+          const auto at = blocks.begin() + (end - table.num_entries + table.num_leading);
+          blocks.insert(at, pinned.begin(), pinned.begin() + num_more);
+          end += num_more;
+          table.first_place -= num_more;
+          table.num_entries += num_more;
+        }
+      } else if (num_pinned > 0 && length < session.head.num_computed_tokens) {
+        blocks.insert(blocks.begin() + end, pinned.begin(), pinned.begin() + num_pinned);
+        end += num_pinned;
+        table = {table.num_entries + num_pinned, table.num_entries, length};
+      }
+    }
+    session.head.tables = tables;
+    session.blocks = std::move(blocks);
+  }
+
+  Cache& cache_;
+  std::optional<pin_id> pin_;
+};
+
 /// A sequence with blocks for all of a session's tokens. Nothing is loading for it: what no tier has at hand is in the
 /// session.
 template <class Cache>
@@ -368,11 +494,19 @@ template <class Cache>
   return made;
 }
 
+/// The parts of a session: K/V of tokens, the state saved at some length, the newest state. One sequence holds the two
+/// states one after the other.
+struct session_parts {
+  bool tokens = true;
+  bool saved_state = false;
+  bool newest_state = true;
+};
+
 /// The block that each of a session's records is loaded into: of the new sequence's own, or `no_block`. Errors:
 /// `invalid_argument` where the tables do not go together.
 template <class Cache>
 [[nodiscard]] result<std::vector<block_id>> blocks_to_load(const Cache& cache, const admission& made,
-                                                           const session_head& head) {
+                                                           const session_head& head, const session_parts& parts) {
   auto held = blocks_of(cache, made.id);
   if (!held) {
     return held.error();
@@ -387,23 +521,35 @@ template <class Cache>
     const auto& from = head.tables[g];
     const auto& to = held->tables[g];
     auto num_shared = std::int64_t{0};
+    auto holds_tokens = true;
     if constexpr (!has_groups<Cache>) {
       num_shared = made.num_cached_tokens / cache.config().block_size;
-    } else if (g < cache.config().groups.size() && cache.config().groups[g].holds_tokens()) {
-      num_shared = made.num_cached_tokens / cache.plan().groups[g].block_size;
+    } else if (g < cache.config().groups.size()) {
+      holds_tokens = cache.config().groups[g].holds_tokens();
+      num_shared = holds_tokens ? made.num_cached_tokens / cache.plan().groups[g].block_size : 0;
     }
     for (std::int64_t entry = 0; entry < from.num_entries; ++entry, ++next) {
-      const auto place = from.place_of(entry);
+      const bool is_saved = !holds_tokens && from.num_leading > 0 && entry >= from.num_leading;
+      const auto place = is_saved ? entry - from.num_leading : from.place_of(entry);
       const auto index = place < to.num_leading ? place : place - to.first_place + to.num_leading;
       const auto is_held = place < to.num_leading || (place >= to.first_place && index < to.num_entries);
-      if (place >= num_shared && !is_held) {
+      const bool is_wanted = holds_tokens ? parts.tokens : is_saved ? parts.saved_state : parts.newest_state;
+      if (is_wanted && place >= num_shared && !is_held) {
         return error{error_code::invalid_argument, "place in a session's table, which a sequence has not,", place};
       }
-      *next = place < num_shared ? no_block : first[index];
+      *next = is_wanted && place >= num_shared ? first[index] : no_block;
     }
     first += to.num_entries;
   }
   return targets;
+}
+
+/// Releases what lies behind the windows of the token at `first`, and commits.
+template <class Cache>
+[[nodiscard]] result<void> commit_from(Cache& cache, sequence_id id, std::int64_t first, std::int64_t num_computed,
+                                       typename Cache::stream on) noexcept {
+  const auto dropped = cache.drop_behind_windows(id, first);
+  return dropped ? cache.commit(id, num_computed, on) : dropped;
 }
 
 /// Publishes what was loaded, and releases what was not.
@@ -412,8 +558,9 @@ template <class Cache>
                                           typename Cache::stream on) noexcept {
   const auto num_computed = std::max(made.num_cached_tokens, head.num_computed_tokens);
   if constexpr (has_groups<Cache>) {
-    const auto dropped = cache.drop_behind_windows(made.id, num_computed);
-    return dropped ? cache.commit(made.id, num_computed, on) : dropped;
+    const auto of_hit = longest_hit_of_length(cache, num_computed);  // the windows before it are published, too
+    const bool has_windows = has_windows_of_hit(cache, head.tables, of_hit);
+    return commit_from(cache, made.id, has_windows ? of_hit : num_computed, num_computed, on);
   } else {
     const auto committed = cache.commit(made.id, num_computed, on);
     return committed ? cache.drop_before(made.id, head.tables[0].first_place * cache.config().block_size) : committed;
@@ -421,7 +568,8 @@ template <class Cache>
 }
 
 /// Starts a sequence from a session: `load(blocks)` fills these blocks with its records, but not those that are
-/// `no_block`. A failure leaves no sequence. May throw `std::bad_alloc` before it has changed anything.
+/// `no_block`. A failure leaves no sequence; what it had published by then stays cached. May throw `std::bad_alloc`
+/// before it has changed anything.
 template <class Cache, class Load>
 [[nodiscard]] result<admission> start_from(Cache& cache, const session_head& head, typename Cache::stream on,
                                            const Load& load) {
@@ -429,12 +577,24 @@ template <class Cache, class Load>
   if (!made) {
     return made.error();
   }
+  const auto load_parts = [&](const session_parts& parts) -> result<void> {
+    const auto blocks = blocks_to_load(cache, *made, head, parts);
+    return blocks ? load(std::span{*blocks}) : blocks.error();
+  };
   const auto fill = [&]() -> result<void> {
-    const auto blocks = blocks_to_load(cache, *made, head);
-    if (!blocks) {
-      return blocks.error();
+    auto parts = session_parts{};
+    if constexpr (has_groups<Cache>) {
+      if (const auto length = saved_length(cache, head, *made); length > 0) {
+        if (const auto loaded = load_parts({.saved_state = true, .newest_state = false}); !loaded) {
+          return loaded;
+        }
+        if (const auto saved = commit_from(cache, made->id, length, length, on); !saved) {
+          return saved;
+        }
+        parts = {.tokens = false};
+      }
     }
-    const auto loaded = load(std::span{*blocks});
+    const auto loaded = load_parts(parts);
     return loaded ? finish_loading(cache, *made, head, on) : loaded;
   };
   if (const auto filled = with_memory(fill, error{error_code::out_of_memory, "memory to load a session"}); !filled) {

@@ -184,17 +184,22 @@ struct session_options {
 
 namespace detail {
 
-/// Saves a sequence to a file. May throw `std::bad_alloc`.
+/// Saves a sequence to a file; `for_hits`: with blocks that others need to find its tokens. May throw `std::bad_alloc`.
 template <class Cache, class Memory>
 [[nodiscard]] result<void> save_sequence(Cache& cache, sequence_id id, const std::string& path,
-                                         const session_options<Memory>& options, typename Cache::stream on) {
+                                         const session_options<Memory>& options, typename Cache::stream on,
+                                         bool for_hits = true) {
   auto records = session_records<Memory>{make_record_format(cache, options.model), options.memory};
   if (const auto checked = records.check_memory(); !checked) {
     return checked;
   }
-  const auto session = describe_session(cache, id, options.contents);
+  auto session = describe_session(cache, id, options.contents);
   if (!session) {
     return session.error();
+  }
+  auto kept = blocks_for_hits{cache};
+  if (for_hits) {
+    kept.add_to(*session);
   }
   auto file = atomic_file::create(path);
   if (!file) {
@@ -215,7 +220,10 @@ template <class Cache, class Memory>
       written = file->write(records.first(some.size()));
     }
   }
-  return written ? file->finish() : written;
+  if (!written) {
+    return written;
+  }
+  return kept.let_go() ? file->finish() : save_sequence(cache, id, path, options, on, false);
 }
 
 /// A session's file that is whole and of this format. May throw `std::bad_alloc`.
@@ -307,7 +315,8 @@ template <class Cache, class Memory>
 }  // namespace detail
 
 /// Saves a sequence of any cache to a file, which appears when it is complete and on the disk:
-/// tokens, keys, salt, options, and all blocks that it holds, those of its state included. K/V must be written ahead of
+/// tokens, keys, salt, options, and all blocks that it holds, those of its state included; where layers differ, also
+/// cached blocks that the longest hit of its tokens needs, which a pin holds meanwhile. K/V must be written ahead of
 /// `on`; the call waits for that. Nothing else may change the sequence meanwhile.
 ///
 /// Errors: `invalid_argument` while tokens of the prompt are still to be appended, and for `contents` that are not the
@@ -327,7 +336,8 @@ template <class Cache, allocator Memory = host_allocator>
 /// when K/V is there. It takes blocks for all tokens, and gives those behind windows back. A sequence of a `kv_cache`
 /// whose first blocks were dropped publishes nothing, then or later.
 ///
-/// Reads the file twice: before it takes anything from the cache, all of it has been verified. Errors:
+/// Reads the file twice, or three times with a saved state: before it takes anything from the cache, all of it has been
+/// verified. After a failure of the backend, the tokens up to the saved state may stay cached. Errors:
 /// `invalid_argument` for a file that is damaged or of another format; those of `create_sequence`; `backend_failure`
 /// with the system's words; `out_of_memory`.
 template <class Cache, allocator Memory = host_allocator>
