@@ -27,6 +27,11 @@ TEST_CASE("a message ends with a device runtime's own words", "[error]") {
   CHECK(e.message() == "backend failure: hipMalloc answered 2 (out of memory)");
 }
 
+TEST_CASE("a message ends with what else is known", "[error]") {
+  const auto e = error{error_code::invalid_argument, "size of a file", 7, 8, "/disk0/kv"};
+  CHECK(e.message() == "invalid argument: size of a file is 7, limit 8 (/disk0/kv)");
+}
+
 TEST_CASE("every error code is described, each differently", "[error]") {
   constexpr auto last = static_cast<int>(error_code::backend_failure);
   const auto describe = [](int code) { return std::string(pagedkv::describe(static_cast<error_code>(code))); };

@@ -110,7 +110,7 @@ TEST_CASE("a sequence that cannot be handed over leaves the other cache as it wa
   const auto offer = offer_sequence(first, from, {.model = "one"}).value();
   CHECK(test::said(accept_sequence(second, offer, first.view(), "two")) ==
         test::invalid("characters of an offer's format, which is not the cache's, is " +
-                      std::to_string(offer.format.size())));
+                      std::to_string(offer.format.size()) + " (has model=one, not model=two)"));
   auto short_offer = offer;
   short_offer.blocks.pop_back();
   CHECK(test::said(accept_sequence(second, short_offer, first.view(), "one")) ==

@@ -26,6 +26,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -254,12 +255,12 @@ TEST_CASE("a session that is damaged anywhere, or cut, is refused, and the cache
   const auto size = std::to_string(whole.size());
   CHECK(test::said(restore_sequence(cache, path)) ==
         test::invalid("bytes of a session's file, which is damaged, is " + std::to_string(longer.size()) + ", limit " +
-                      size));
+                      size + " (" + path + ")"));
   auto last_flipped = whole;
   last_flipped.back() ^= std::byte{1};
   put_bytes(path, last_flipped);
   CHECK(test::said(restore_sequence(cache, path)) ==
-        test::invalid("record of a session's file, which is damaged, is 1"));
+        test::invalid("record of a session's file, which is damaged, is 1 (" + path + ")"));
   CHECK(!refuses_bytes(whole));
 }
 
@@ -270,6 +271,9 @@ TEST_CASE("a session of another format is refused", "[tier][session]") {
   REQUIRE(save_sequence(cache, create_written(cache, text(7, 10)), path, session_options<>{.model = "one"}));
   auto another = plain{small_config(32, 2)};
   CHECK(refuses(another, path));
+  const auto said_of = [&](plain& cache, std::string_view model) {
+    return test::said(restore_sequence(cache, path, session_options<>{.model = model}));
+  };
   const auto found = restore_sequence(another, path, session_options<>{.model = "one"});
   auto wider = kv_cache<float32>{small_config()};
   CHECK(restore_sequence(wider, path, session_options<>{.model = "one"}).error().code ==
@@ -279,7 +283,9 @@ TEST_CASE("a session of another format is refused", "[tier][session]") {
   auto deeper = plain{config};
   CHECK(test::said(restore_sequence(deeper, path, session_options<>{.model = "one"})) ==
         test::invalid("bytes of a session's file, which is of another format, is " +
-                      std::to_string(std::filesystem::file_size(path))));
+                      std::to_string(std::filesystem::file_size(path)) + " (has layers=3, not layers=4: " + path + ")"));
+  CHECK(said_of(another, "two").ends_with(" (has model=one, not model=two: " + path + ")"));
+  CHECK(said_of(another, "").ends_with(" (has model=one, not model=: " + path + ")"));
   CHECK(found);
 }
 
@@ -289,11 +295,15 @@ TEST_CASE("sessions that cannot be saved or restored are errors", "[tier][sessio
   auto cache = plain{small_config()};
   CHECK(save_sequence(cache, sequence_id{}, path).error().code == error_code::unknown_sequence);
   CHECK(restore_sequence(cache, path).error().value == ENOENT);
+  CHECK(test::said(restore_sequence(cache, path)) ==
+        "backend failure: opening a session's file answered 2 (No such file or directory: " + path + ")");
   const auto chunked = cache.create_sequence(text(7, 20), {.first_chunk = 5}).value().id;
   CHECK(test::said(save_sequence(cache, chunked, path)) ==
         test::invalid("tokens of a session whose prompt is still appended is 5, limit 20"));
   const auto id = create_written(cache, text(7, 30));
   CHECK(save_sequence(cache, id, folder.file("no/session")).error().value == ENOENT);
+  CHECK(test::said(save_sequence(cache, id, folder.file("no/session"))) ==
+        "backend failure: making a file answered 2 (No such file or directory: " + folder.file("no/session") + ")");
   CHECK(std::filesystem::is_empty(folder.file("")));
 
   REQUIRE(save_sequence(cache, id, path));

@@ -40,7 +40,8 @@ struct error {
   const char* subject = "";       // static storage: what the value is, e.g. "cache_config.block_size"
   std::int64_t value = 0;         // the offending value, in the unit of the subject
   std::int64_t limit = no_limit;  // in that unit: the nearest allowed value, or what the subject calls the limit
-  const char* detail = "";        // static storage: a device runtime's own words; empty elsewhere
+  const char* detail = "";        // lasts as long as the program: a runtime's or the system's own words, the path of a
+                                  // file; empty elsewhere
   step_id step{};                 // `capacity_exhausted`: there is room when this step and those before have retired
 
   /// One sentence for people: the subject, its value, and the limit. Throws `std::bad_alloc`.
@@ -84,7 +85,8 @@ class exception : public std::runtime_error {
 
 inline std::string error::message() const {
   auto text = std::string(describe(code));
-  text.append(": ").append(subject).append(*detail == '\0' ? " is " : " answered ").append(std::to_string(value));
+  const bool is_answer = code == error_code::backend_failure && *detail != '\0';
+  text.append(": ").append(subject).append(is_answer ? " answered " : " is ").append(std::to_string(value));
   if (limit != no_limit) {
     text.append(", limit ").append(std::to_string(limit));
   }

@@ -4,11 +4,16 @@
 #include <unistd.h>
 #include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/detail/lasting_text.hpp>
+#include <pagedkv/detail/with_memory.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace pagedkv::detail {
@@ -17,6 +22,41 @@ namespace pagedkv::detail {
 [[nodiscard]] inline error system_error(const char* call, int number) noexcept {
   const auto* const words = strerrordesc_np(number);
   return {error_code::backend_failure, call, number, error::no_limit, words == nullptr ? "unknown" : words};
+}
+
+/// The same error, or success, of something that was done to a file: with the path behind its words.
+[[nodiscard]] inline error about_file(error reason, const std::string& path) noexcept {
+  const auto compose = [&] {
+    auto text = std::string{reason.detail};
+    text.append(text.empty() ? "" : ": ").append(path);
+    return lasting_text(std::move(text), reason.detail);
+  };
+  if (reason.code != error_code::out_of_memory) {
+    reason.detail = with_memory(compose, reason.detail);
+  }
+  return reason;
+}
+[[nodiscard]] inline result<void> about_file(const result<void>& done, const std::string& path) noexcept {
+  return done ? done : result<void>{about_file(done.error(), path)};
+}
+
+/// The refusal of records of another format, with the words in which the formats differ first.
+[[nodiscard]] inline error another_format(const char* subject, std::int64_t value, std::string_view found,
+                                          std::string_view wanted) noexcept {
+  const auto next_word = [](std::string_view& text) {
+    const auto word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+    return word;
+  };
+  auto has = std::string_view{};
+  auto lacks = std::string_view{};
+  while (has == lacks && !(found.empty() && wanted.empty())) {
+    has = next_word(found);
+    lacks = next_word(wanted);
+  }
+  const auto compose = [&] { return lasting_text(std::string{"has "}.append(has).append(", not ").append(lacks), ""); };
+  const bool is_told = has != lacks && !has.empty();
+  return {error_code::invalid_argument, subject, value, error::no_limit, is_told ? with_memory(compose, "") : ""};
 }
 
 /// Owns a descriptor.

@@ -21,6 +21,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -55,6 +56,13 @@ struct file_numbers {
       {format.record_bytes()}, {std::as_bytes(std::span{format.text})}, {memory.get(), size});
   assert(fits && "a record's header has the text, too");
   return memory;
+}
+
+/// The text of the records' format in a file's header; empty where it is damaged.
+[[nodiscard]] inline std::string_view format_in(std::span<const std::byte> header) noexcept {
+  const auto opened = sealed_header<file_numbers>::open(header);
+  return opened ? std::string_view{reinterpret_cast<const char*>(opened->parts[0].data()), opened->parts[0].size()}
+                : std::string_view{};
 }
 
 enum class file_contents : std::uint8_t { nothing, records, other_records, something_else };
@@ -171,7 +179,8 @@ class preallocated_file {
         return error{error_code::invalid_argument, "size of a file that holds something else than records,",
                      size_before_};
       case file_contents::other_records:
-        return error{error_code::invalid_argument, "size of a file with records of another format,", size_before_};
+        return another_format("size of a file with records of another format,", size_before_,
+                              format_in({found.get(), static_cast<std::size_t>(size)}), format_in(header));
       case file_contents::records: has_header_ = true; break;
       case file_contents::nothing: break;
     }
@@ -246,10 +255,10 @@ class file_set {
     files_.resize(paths.size());
     auto done = result<void>{};
     for (std::size_t i = 0; done && i < paths.size(); ++i) {
-      done = files_[i].open(paths[i], header, patience);
+      done = about_file(files_[i].open(paths[i], header, patience), paths[i]);
     }
     for (std::size_t i = 0; done && i < paths.size(); ++i) {
-      done = files_[i].allocate(bytes, header);
+      done = about_file(files_[i].allocate(bytes, header), paths[i]);
     }
     for (std::size_t i = 0; i < paths.size(); ++i) {
       done ? files_[i].cut(bytes) : files_[i].undo(paths[i]);

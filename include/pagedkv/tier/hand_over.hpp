@@ -51,8 +51,8 @@ template <class Cache>
                                                 const block_storage_view& from, std::string_view model,
                                                 typename Cache::stream on) {
   if (const auto format = make_record_format(cache, model).text; format != offer.format) {
-    return error{error_code::invalid_argument, "characters of an offer's format, which is not the cache's,",
-                 std::ssize(offer.format)};
+    return another_format("characters of an offer's format, which is not the cache's,", std::ssize(offer.format),
+                          offer.format, format);
   }
   if (std::ssize(offer.blocks) != offer.head.num_records()) {
     return error{error_code::invalid_argument, "number of blocks offered", std::ssize(offer.blocks),

@@ -198,10 +198,8 @@ struct session_reading {
   return is_consistent(reading.head) ? std::optional{std::move(reading)} : std::nullopt;
 }
 
-/// Errors: `invalid_argument` for a file that is damaged or of another format; those of the system. May throw
-/// `std::bad_alloc`.
-[[nodiscard]] inline result<session_reading> read_head(const file_descriptor& file, std::int64_t file_size,
-                                                       std::string_view format) {
+/// Errors: `invalid_argument` for a file that is damaged; those of the system. May throw `std::bad_alloc`.
+[[nodiscard]] inline result<session_reading> read_head(const file_descriptor& file, std::int64_t file_size) {
   const auto damaged = error{error_code::invalid_argument, "bytes of a session's file, which is damaged,", file_size};
   auto bytes = std::vector<std::byte>(sizeof(sealed_header<session_numbers>::fields));
   auto filled = read_at(file, 0, bytes);
@@ -220,9 +218,6 @@ struct session_reading {
   auto reading = decode_head(std::span{bytes}.first(*filled));
   if (!reading) {
     return damaged;
-  }
-  if (reading->format != format) {
-    return error{error_code::invalid_argument, "bytes of a session's file, which is of another format,", file_size};
   }
   return std::move(*reading);
 }

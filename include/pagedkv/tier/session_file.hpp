@@ -45,7 +45,7 @@ class atomic_file {
     file.descriptor_ = file_descriptor{::mkostemp(file.temporary_.data(), O_CLOEXEC)};
     if (!file.descriptor_) {
       file.temporary_.clear();
-      return system_error("making a file", errno);
+      return about_file(system_error("making a file", errno), path);
     }
     return file;
   }
@@ -62,7 +62,7 @@ class atomic_file {
   }
 
   [[nodiscard]] result<void> write(std::span<const std::byte> bytes) noexcept {
-    return write_whole(descriptor_, bytes);
+    return about_file(write_whole(descriptor_, bytes), path_);
   }
 
   /// Once, after everything was written. When the system cannot sync the folder, the file has its name already. May throw
@@ -72,16 +72,19 @@ class atomic_file {
     const auto folder = slash == std::string::npos ? std::string{"."} : path_.substr(0, slash + 1);
     const auto opened = file_descriptor{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
     if (!opened) {
-      return system_error("opening a folder", errno);
+      return about_file(system_error("opening a folder", errno), folder);
     }
     if (::fsync(descriptor_.number()) != 0) {
-      return system_error("syncing a file", errno);
+      return about_file(system_error("syncing a file", errno), path_);
     }
     if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-      return system_error("renaming a file", errno);
+      return about_file(system_error("renaming a file", errno), path_);
     }
     temporary_.clear();
-    return ::fsync(opened.number()) != 0 ? result<void>{system_error("syncing a folder", errno)} : result<void>{};
+    if (::fsync(opened.number()) != 0) {
+      return about_file(system_error("syncing a folder", errno), folder);
+    }
+    return {};
   }
 
  private:
@@ -233,14 +236,20 @@ class session_source {
   /// Reads all of it.
   [[nodiscard]] static result<session_source> open(const std::string& path, session_records<Memory>& records) {
     auto source = session_source{records};
+    source.path_ = path;
     source.file_ = file_descriptor{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
     struct stat about {};
     if (!source.file_ || ::fstat(source.file_.number(), &about) != 0) {
-      return system_error("opening a session's file", errno);
+      return about_file(system_error("opening a session's file", errno), path);
     }
-    auto reading = read_head(source.file_, about.st_size, records.format().text);
+    auto reading = read_head(source.file_, about.st_size);
     if (!reading) {
-      return reading.error();
+      return about_file(reading.error(), path);
+    }
+    if (reading->format != records.format().text) {
+      return about_file(another_format("bytes of a session's file, which is of another format,", about.st_size,
+                                       reading->format, records.format().text),
+                        path);
     }
     source.reading_ = std::move(*reading);
     const auto record_bytes = static_cast<std::int64_t>(records.format().record_bytes());
@@ -248,8 +257,9 @@ class session_source {
     // One record more than the file has room for is as wrong as any number, and overflows nothing.
     const auto num_records = std::min(source.head().num_records(), for_records / record_bytes + 1);
     if (for_records != num_records * record_bytes) {
-      return error{error_code::invalid_argument, "bytes of a session's file, which is damaged,", about.st_size,
-                   source.reading_.size + num_records * record_bytes};
+      return about_file({error_code::invalid_argument, "bytes of a session's file, which is damaged,", about.st_size,
+                         source.reading_.size + num_records * record_bytes},
+                        path);
     }
     const auto ignore = [](std::size_t, std::size_t) { return result<void>{}; };
     if (const auto checked = source.for_each_batch(ignore); !checked) {
@@ -269,12 +279,13 @@ class session_source {
       const auto count = std::min(num_records - done, records_->most);
       const auto at = reading_.size + static_cast<std::int64_t>(done * record_bytes);
       if (const auto read = read_at(file_, at, records_->first(count)); !read) {
-        return read.error();
+        return about_file(read.error(), path_);
       }
       for (std::size_t i = 0; i < count; ++i) {
         if (!records_->verify(i, reading_.checksum, done + i)) {
-          return error{error_code::invalid_argument, "record of a session's file, which is damaged,",
-                       static_cast<std::int64_t>(done + i)};
+          return about_file({error_code::invalid_argument, "record of a session's file, which is damaged,",
+                             static_cast<std::int64_t>(done + i)},
+                            path_);
         }
       }
       if (auto used = use(done, count); !used) {
@@ -288,6 +299,7 @@ class session_source {
   explicit session_source(session_records<Memory>& records) noexcept : records_(&records) {}
 
   session_records<Memory>* records_;
+  std::string path_;
   file_descriptor file_;
   session_reading reading_;
 };
