@@ -142,7 +142,8 @@ TEST_CASE("a chunk of a prompt becomes rows that end at their last query", "[att
   }
   CHECK(seen == std::vector<int>(901, 1));
   batch.query_indptr = {0, 700, 1000, 1050};
-  CHECK(said(planner.plan(batch.batch())) == "limit reached: number of rows and query tokens is 32, limit 31");
+  CHECK(said(planner.plan(batch.batch())) ==
+        "limit reached: number of rows and query tokens, more than the planner was made for, is 32, limit 31");
   CHECK(planner.rows().empty());
 }
 
@@ -372,7 +373,8 @@ TEST_CASE("a plan follows growing sequences", "[attention_plan]") {
 
 TEST_CASE("too many rows or pieces are refused, and leave an empty plan", "[attention_plan]") {
   auto planner = attention_planner(shape_of(8, 2));
-  CHECK(said(planner.plan(rows_under_test({1, 2, 3}, 16).batch())) == "limit reached: number of rows is 3, limit 2");
+  CHECK(said(planner.plan(rows_under_test({1, 2, 3}, 16).batch())) ==
+        "limit reached: number of rows, more than the planner was made for, is 3, limit 2");
   CHECK(planner.rows().empty());
   auto shape = shape_of(8, 2);
   shape.split_tokens = 16;

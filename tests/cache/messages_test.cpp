@@ -12,6 +12,9 @@
 #include <cstdlib>
 #include <functional>
 #include <limits>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 using namespace pagedkv;
@@ -40,6 +43,18 @@ struct calling_allocator {
   static void unmap(std::byte*, std::size_t) noexcept {}
 };
 static_assert(resizable_allocator<calling_allocator>);
+
+/// Calls back when a block is copied on write.
+struct calling_backend : host_backend {
+  static constexpr std::string_view name = "calling";
+  inline static std::function<void()> on_copy = [] {};
+
+  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+                                         stream on) noexcept {
+    on_copy();
+    return host_backend::copy_blocks(view, pairs, on);
+  }
+};
 
 }  // namespace
 
@@ -136,9 +151,11 @@ TEST_CASE("a refusal names the argument, what it was, and what is allowed", "[me
       {said(cache.block_table(id, blocks, 11)), invalid("first block to copy is 11, limit 10")},
       {said(cache.truncate(id, 41)), invalid("number of tokens to keep is 41, limit 40")},
       {said(cache.truncate(dropped, 7)), invalid("number of tokens to keep, before those held, is 7, limit 8")},
-      {said(cache.drop_before(id, 41)), invalid("start of the window is 41, limit 40")},
-      {said(cache.drop_before(id, -1)), invalid("start of the window is -1, limit 0")},
-      {said(cache.commit(id, 41)), invalid("number of computed tokens is 41, limit 40")},
+      {said(cache.drop_before(id, 41)),
+       invalid("start of the window, outside of the committed tokens, is 41, limit 40")},
+      {said(cache.drop_before(id, -1)),
+       invalid("start of the window, outside of the committed tokens, is -1, limit 0")},
+      {said(cache.commit(id, 41)), invalid("number of computed tokens, more than the sequence has, is 41, limit 40")},
       {said(cache.commit(id, 39)), invalid("number of computed tokens, fewer than committed, is 39, limit 40")},
       {said(cache.fork(uncommitted)), invalid("number of tokens to fork that are not committed is 6, limit 0")},
       {said(cache.reserve_slots(id, -1)), invalid("number of slots ahead is -1, limit 0")},
@@ -162,8 +179,10 @@ TEST_CASE("a refusal names the argument, what it was, and what is allowed", "[me
       {said(cache.unpin(pin_id{7})), "unknown pin: pin id is 7"},
       {said(cache.retire_step(step_id{3})), "unknown step: step is 3"},
       {said(cache.evict(blocks, step_id{3})), "unknown step: step is 3"},
-      {said(cache.create_sequence(text(400, 81))), "never fits: number of blocks needed is 21, limit 20"},
-      {said(cache.create_sequence(text(400, 29))), "capacity exhausted: number of blocks needed is 8, limit 6"},
+      {said(cache.create_sequence(text(400, 81))),
+       "never fits: number of blocks needed, more than the pool has, is 21, limit 20"},
+      {said(cache.create_sequence(text(400, 29))),
+       "capacity exhausted: number of blocks needed, more than there are now, is 8, limit 6"},
   });
 }
 
@@ -176,14 +195,19 @@ TEST_CASE("a refusal for want of room says how much there is", "[messages]") {
   auto low = padded_batch{1, 3};
   auto short_one = compressed_batch{2, 4};
   check_messages({
-      {said(cache.create_sequence(text(90, 4))), "limit reached: number of sequences is 3, limit 2"},
-      {said(cache.would_fit(text(90, 4))), "limit reached: number of sequences is 3, limit 2"},
-      {said(cache.update(narrow, ids)), "limit reached: number of blocks in a row is 3, limit 2"},
-      {said(cache.update(low, ids)), "limit reached: number of rows is 2, limit 1"},
-      {said(cache.update(short_one, ids)), "limit reached: number of blocks in all rows is 5, limit 4"},
+      {said(cache.create_sequence(text(90, 4))),
+       "limit reached: number of sequences, at most cache_config.max_sequences, is 3, limit 2"},
+      {said(cache.would_fit(text(90, 4))),
+       "limit reached: number of sequences, at most cache_config.max_sequences, is 3, limit 2"},
+      {said(cache.update(narrow, ids)),
+       "limit reached: number of blocks in a row, more than the batch was made for, is 3, limit 2"},
+      {said(cache.update(low, ids)), "limit reached: number of rows, more than the batch was made for, is 2, limit 1"},
+      {said(cache.update(short_one, ids)),
+       "limit reached: number of blocks in all rows, more than the batch was made for, is 5, limit 4"},
   });
   REQUIRE((cache.pin(text(0, 12)) && cache.pin(text(50, 8))));
-  CHECK(said(cache.pin(text(0, 4))) == "limit reached: number of pins is 3, limit 2");
+  CHECK(said(cache.pin(text(0, 4))) ==
+        "limit reached: number of pins, at most cache_config.max_sequences, is 3, limit 2");
   REQUIRE(cache.begin_step());
   CHECK(said(cache.compact()) == "in use: number of steps in flight is 1, limit 0");
   for (auto i = 1; i < 64; ++i) {
@@ -203,6 +227,18 @@ TEST_CASE("a block that all references are used up for is not shared again", "[m
     }
   }
   CHECK(said(cache.fork(id)) == "limit reached: reference count is 1048576, limit 1048575");
+}
+
+TEST_CASE("a sequence that another thread uses is busy, and a refusal says so", "[messages]") {
+  auto cache = kv_cache<float32, lock_free, clock_sweep, calling_backend>{small_cache(4)};
+  const auto id = create_committed(cache, text(0, 6));
+  const auto fork = cache.fork(id).value();
+  auto meanwhile = std::string{};
+  calling_backend::on_copy = [&] { meanwhile = said(cache.describe(fork)); };
+  REQUIRE(cache.append(fork, token{1}));
+  calling_backend::on_copy = [] {};
+  CHECK(meanwhile == "sequence busy: id of a sequence that another thread is using is " +
+                         std::to_string(static_cast<std::int64_t>(fork)));
 }
 
 TEST_CASE("a change of the size says which blocks or changes are in its way", "[messages]") {

@@ -249,7 +249,8 @@ TEST_CASE("a refusal says with which step the room comes", "[cache][steps]") {
   CHECK(two.code == error_code::capacity_exhausted);
   CHECK(two.step == early);
   CHECK(two.limit == 0);
-  CHECK(two.message() == "capacity exhausted: number of blocks needed is 2, limit 0, until step 1 retires");
+  CHECK(two.message() ==
+        "capacity exhausted: number of blocks needed, more than there are now, is 2, limit 0, until step 1 retires");
   CHECK(cache.create_sequence(text(300, 12)).error().step == late);
 
   const auto four = cache.create_sequence(text(300, 16)).error();

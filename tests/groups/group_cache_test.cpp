@@ -408,12 +408,13 @@ TEST_CASE("a refusal of a cache with groups names the argument, what it was, and
   const auto only_keys = token_run{tokens{}, key};
   check_messages({
       {said(e.cache.slot_mapping(id, 0, slots, 3)), invalid("index of a group is 3, limit 2")},
-      {said(e.cache.slot_mapping(id, 0, slots, 2)), invalid("index of a group, which holds no tokens, is 2")},
+      {said(e.cache.slot_mapping(id, 0, slots, 2)),
+       invalid("index of a group, which holds a state and no tokens, is 2")},
       {said(e.cache.slot_mapping(id, 30, slots, 0)),
        invalid("end of the slot mapping, first_token + slots.size(), is 50, limit 40")},
       {said(e.cache.tokens(id, 30, out)),
        invalid("end of the tokens to copy, first_token + out.size(), is 50, limit 40")},
-      {said(e.cache.commit(id, 41)), invalid("number of computed tokens is 41, limit 40")},
+      {said(e.cache.commit(id, 41)), invalid("number of computed tokens, more than the sequence has, is 41, limit 40")},
       {said(e.cache.commit(id, 39)), invalid("number of computed tokens, fewer than committed, is 39, limit 40")},
       {said(e.cache.truncate(id, 41)), invalid("number of tokens to keep is 41, limit 40")},
       {said(e.cache.truncate(id, 39)), invalid("number of tokens to keep, before those held, is 39, limit 40")},
@@ -430,8 +431,8 @@ TEST_CASE("a refusal of a cache with groups names the argument, what it was, and
       {said(e.cache.create_sequence(only_keys)), invalid("number of keys without tokens is 1, limit 0")},
       {said(e.cache.would_fit(only_keys)), invalid("number of keys without tokens is 1, limit 0")},
       {said(e.cache.create_sequence(counted(4000, 200))),
-       "never fits: number of blocks needed is " + std::to_string(e.cache.would_fit(counted(4000, 200)).error().value) +
-           ", limit 60"},
+       "never fits: number of blocks needed, more than the pool has, is " +
+           std::to_string(e.cache.would_fit(counted(4000, 200)).error().value) + ", limit 60"},
   });
 }
 

@@ -124,7 +124,8 @@ TEMPLATE_LIST_TEST_CASE("a sequence that cannot be adopted is refused and stays 
 
   const auto another = created(under_test, under_test.fresh_tokens(2 * block_size));
   const auto last = under_test.running(1);
-  CHECK(said(tracker.adopt(another)) == "limit reached: number of requests that have not ended is 3, limit 2");
+  CHECK(said(tracker.adopt(another)) ==
+        "limit reached: number of requests that have not ended, at most tracker_config.max_open, is 3, limit 2");
   CHECK(under_test.in_use() == 5);
   CHECK(under_test.cache.describe(another)->num_computed_tokens == 2 * block_size);
   CHECK(tracker.statistics().refused == 4);

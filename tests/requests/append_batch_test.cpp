@@ -240,7 +240,8 @@ TEST_CASE("each entry names a request", "[requests]") {
   const auto entry = batch_entry{pool.sequence(pool.low), next_token};
   const auto refused = pool.tracker.append_batch({}, {&entry, 1}, {slots, failures});
   CHECK(code_of(refused) == error_code::invalid_argument);
-  CHECK(refused.error().message() == "invalid argument: number of requests of a batch is 0, limit 1");
+  CHECK(refused.error().message() ==
+        "invalid argument: number of requests of a batch, which is not that of the entries, is 0, limit 1");
   CHECK(pool.cache.describe(pool.sequence(pool.low))->num_tokens == 2 * block_size);
 }
 

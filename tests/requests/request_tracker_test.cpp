@@ -82,9 +82,10 @@ TEST_CASE("a refusal of a tracker says which request, or how many", "[requests][
   const auto name = [](request_id id) { return std::to_string(static_cast<std::uint64_t>(id)); };
   constexpr auto most = std::numeric_limits<std::int32_t>::max();
   check_messages({
-      {refused, "limit reached: number of requests that have not ended is 3, limit 2"},
+      {refused,
+       "limit reached: number of requests that have not ended, at most tracker_config.max_open, is 3, limit 2"},
       {said(tracker.append(request_id{9}, tokens)), "unknown request: request id is 9"},
-      {said(tracker.append(preempted, tokens)), "preempted: request id is " + name(preempted)},
+      {said(tracker.append(preempted, tokens)), "preempted: id of a request to resume first is " + name(preempted)},
       {said(tracker.resume(running, tokens)), "not preempted: id of a running request is " + name(running)},
       {said(validate(tracker_config{.max_open = -1})), invalid("tracker_config.max_open is -1, limit 0")},
       {said(validate(tracker_config{.max_age = -1})), invalid("tracker_config.max_age is -1, limit 0")},

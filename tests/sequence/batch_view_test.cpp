@@ -1,3 +1,4 @@
+#include "../support/messages.hpp"
 #include "../support/printing.hpp"
 
 #include <pagedkv/sequence/batch_view.hpp>
@@ -217,4 +218,20 @@ TEMPLATE_TEST_CASE("an empty sequence takes over the row of another", "[batch_vi
   auto anew = make_batch<TestType>();
   REQUIRE(update(anew, {&empty, &first}));
   CHECK(equal(batch, anew));
+}
+
+TEMPLATE_TEST_CASE("a row that changes while it is copied is busy", "[batch_view][messages]", padded_batch,
+                   compressed_batch) {
+  auto random = std::mt19937{1};
+  auto changing = known_sequence{sequence_id{7}, {}, 0};
+  changing.grow(9, random);
+  auto batch = make_batch<TestType>();
+  auto num_visits = 0;
+  const auto updated = batch.update(1, block_size, [&](std::size_t, auto&& use) {
+    if (++num_visits == 2) {
+      changing.shrink(3);
+    }
+    return use(changing.row());
+  });
+  CHECK(test::said(updated) == "sequence busy: id of a sequence that another thread has changed is 7");
 }

@@ -240,7 +240,8 @@ TEST_CASE("files that cannot be had are errors, and leave nothing behind", "[tie
   CHECK(refusal({folder.file("a")}, -1).message() == too_few(-1));
   CHECK(refusal({folder.file("no/a")}, bytes).value == ENOENT);
   CHECK(refusal({folder.file("a"), folder.file("no/a")}, bytes).message() ==
-        "backend failure: opening a file of a tier answered 2 (No such file or directory: " + folder.file("no/a") + ")");
+        "backend failure: opening a file of a tier answered 2 (No such file or directory: " + folder.file("no/a") +
+            ")");
   CHECK(refusal({folder.file("")}, bytes).value == EISDIR);
   CHECK(refusal({"/dev/null"}, bytes).message() ==
         test::invalid("type of a tier's file, which is not regular, is " + std::to_string(S_IFCHR) + " (/dev/null)"));

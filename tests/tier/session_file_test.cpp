@@ -283,7 +283,8 @@ TEST_CASE("a session of another format is refused", "[tier][session]") {
   auto deeper = plain{config};
   CHECK(test::said(restore_sequence(deeper, path, session_options<>{.model = "one"})) ==
         test::invalid("bytes of a session's file, which is of another format, is " +
-                      std::to_string(std::filesystem::file_size(path)) + " (has layers=3, not layers=4: " + path + ")"));
+                      std::to_string(std::filesystem::file_size(path)) + " (has layers=3, not layers=4: " + path +
+                      ")"));
   CHECK(said_of(another, "two").ends_with(" (has model=one, not model=two: " + path + ")"));
   CHECK(said_of(another, "").ends_with(" (has model=one, not model=: " + path + ")"));
   CHECK(found);

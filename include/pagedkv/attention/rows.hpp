@@ -33,8 +33,8 @@ class attention_row_describer {
       return describe_chunks(batch);
     }
     if (batch.num_rows() > rows_.size()) {
-      return error{error_code::limit_reached, "number of rows", static_cast<std::int64_t>(batch.num_rows()),
-                   static_cast<std::int64_t>(rows_.size())};
+      return error{error_code::limit_reached, "number of rows, more than the planner was made for,",
+                   static_cast<std::int64_t>(batch.num_rows()), static_cast<std::int64_t>(rows_.size())};
     }
     num_rows_ = batch.num_rows();
     // Most batches have neither; the loop for them has no branches.
@@ -77,7 +77,8 @@ class attention_row_describer {
       for (auto end = num_queries; end > 0;) {
         const auto begin = whole ? 0 : (end - 1) / step * step;
         if (used == rows_.size()) {
-          return error{error_code::limit_reached, "number of rows and query tokens",
+          return error{error_code::limit_reached,
+                       "number of rows and query tokens, more than the planner was made for,",
                        static_cast<std::int64_t>(used) + 1, static_cast<std::int64_t>(rows_.size())};
         }
         rows_[used] = make_row(index, num_tokens - num_queries + end, first + begin, end - begin);

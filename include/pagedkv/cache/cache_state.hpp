@@ -26,6 +26,7 @@ namespace pagedkv {
 struct pinned_prefix {
   static constexpr auto unknown_code = error_code::unknown_pin;
   static constexpr auto id_name = "pin id";
+  static constexpr auto busy_id_name = "id of a pin that another thread is using";
 
   block_table blocks;
 
@@ -101,7 +102,8 @@ struct cache_state {
     const auto needed = static_cast<std::int64_t>(num_needed);
     const auto available = std::min(num_available, needed - 1);
     const auto coming = pool.step_that_frees(needed - available, own);
-    auto refused = error{error_code::capacity_exhausted, "number of blocks needed", needed, available};
+    auto refused =
+        error{error_code::capacity_exhausted, "number of blocks needed, more than there are now,", needed, available};
     refused.step = coming.step;
     if (coming.step == step_id{}) {
       refused.limit = std::min(available + coming.num_waiting, needed - 1);
@@ -118,8 +120,8 @@ struct cache_state {
 
   /// More blocks than the pool has, whatever is released.
   [[nodiscard]] error exceeds_pool(std::size_t num_needed) const noexcept {
-    return {error_code::never_fits, "number of blocks needed", static_cast<std::int64_t>(num_needed),
-            pool.size()};
+    return {error_code::never_fits, "number of blocks needed, more than the pool has,",
+            static_cast<std::int64_t>(num_needed), pool.size()};
   }
   /// The error of an operation that is refused: counted and reported.
   [[nodiscard]] error never_fits(std::size_t num_needed) noexcept {

@@ -40,7 +40,7 @@ template <class Map, class Body>
     return error{record::unknown_code, record::id_name, static_cast<std::int64_t>(id)};
   }
   if (entered == entry::busy) {
-    return error{error_code::sequence_busy, record::id_name, static_cast<std::int64_t>(id)};
+    return error{error_code::sequence_busy, record::busy_id_name, static_cast<std::int64_t>(id)};
   }
   return std::forward<Body>(body)(*cell);
 }

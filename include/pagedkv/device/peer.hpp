@@ -24,7 +24,7 @@ namespace pagedkv::hip {
     return asked;
   }
   if (reachable == 0) {
-    return error{error_code::backend_failure, "devices that are not connected: the second is", peer};
+    return error{error_code::backend_failure, "number of a device that the first one cannot reach", peer};
   }
   const auto scope = device_scope(device);
   const auto selected = to_result(scope.status(), "the choice of a device");

@@ -37,7 +37,8 @@ class request_records {
     const auto num_open = statistics_.waiting + statistics_.running + statistics_.preempted + num_reserved_;
     if (num_open >= config_.max_open) {
       ++statistics_.refused;
-      return error{error_code::limit_reached, "number of requests that have not ended", num_open + 1,
+      return error{error_code::limit_reached,
+                   "number of requests that have not ended, at most tracker_config.max_open,", num_open + 1,
                    config_.max_open};
     }
     auto reserved = records_.reserve("number of requests");
@@ -233,7 +234,7 @@ class request_records {
     switch (state) {
       case request_state::running: return {error_code::not_preempted, "id of a running request", value};
       case request_state::waiting:
-      case request_state::preempted: return {error_code::preempted, "request id", value};
+      case request_state::preempted: return {error_code::preempted, "id of a request to resume first", value};
       default: return {error_code::already_ended, "request id", value};
     }
   }

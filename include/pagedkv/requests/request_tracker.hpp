@@ -190,7 +190,7 @@ class request_tracker {
     requires cache_for_batches<Cache>
   {
     if (requests.size() != entries.size()) {
-      return error{error_code::invalid_argument, "number of requests of a batch",
+      return error{error_code::invalid_argument, "number of requests of a batch, which is not that of the entries,",
                    static_cast<std::int64_t>(requests.size()), static_cast<std::int64_t>(entries.size())};
     }
     auto done = cache_.append_batch(entries, out, on);
@@ -361,7 +361,8 @@ class request_tracker {
     batch.drop_repeated();
     for (std::size_t i = 0; i < requests.size(); ++i) {
       if (std::ranges::find(preempted, requests[i]) != preempted.end() && !batch.failed(i)) {
-        batch.withdraw(i, error{error_code::preempted, "request id", static_cast<std::int64_t>(requests[i])});
+        batch.withdraw(
+            i, error{error_code::preempted, "id of a request to resume first", static_cast<std::int64_t>(requests[i])});
       }
     }
     batch.sort_failures();

@@ -44,7 +44,7 @@ class batch_rows {
   template <class VisitRow>
   [[nodiscard]] result<void> collect(std::size_t num_rows, VisitRow& visit_row) noexcept {
     if (num_rows > max_rows()) {
-      return too_small("number of rows", num_rows, max_rows());
+      return too_small("number of rows, more than the batch was made for,", num_rows, max_rows());
     }
     for (std::size_t i = 0; i < num_rows; ++i) {
       auto visited = visit_row(i, [&](const batch_row& seen) -> result<void> {
@@ -84,7 +84,8 @@ class batch_rows {
   [[nodiscard]] result<void> copy_changed(std::size_t i, VisitRow& visit_row, block_id* destination) const noexcept {
     return visit_row(i, [&](const batch_row& seen) -> result<void> {
       if (seen.version != next_[i].version || seen.blocks.size() < next_[i].num_blocks) {
-        return error{error_code::sequence_busy, "sequence id", static_cast<std::int64_t>(seen.id)};
+        return error{error_code::sequence_busy, "id of a sequence that another thread has changed",
+                     static_cast<std::int64_t>(seen.id)};
       }
       const auto unchanged = num_unchanged(i);
       const auto changed = seen.blocks.first(next_[i].num_blocks).subspan(unchanged);

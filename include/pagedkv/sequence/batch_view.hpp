@@ -39,7 +39,8 @@ class padded_batch {
     }
     for (std::size_t i = 0; i < num_rows; ++i) {
       if (const auto needed = rows_.next(i).num_blocks; needed > max_blocks_) {
-        return batch_rows::too_small("number of blocks in a row", needed, max_blocks_);
+        return batch_rows::too_small("number of blocks in a row, more than the batch was made for,", needed,
+                                     max_blocks_);
       }
     }
     for (std::size_t i = 0; i < num_rows; ++i) {
@@ -122,7 +123,8 @@ class compressed_batch {
       num_indices += rows_.next(i).num_blocks;
     }
     if (num_indices > indices_.size()) {
-      return batch_rows::too_small("number of blocks in all rows", num_indices, indices_.size());
+      return batch_rows::too_small("number of blocks in all rows, more than the batch was made for,", num_indices,
+                                   indices_.size());
     }
     for (std::size_t i = 0; i < num_rows; ++i) {
       const auto length = rows_.next(i).num_tokens;

@@ -78,6 +78,7 @@ struct release_hint {
 struct sequence_record {
   static constexpr auto unknown_code = error_code::unknown_sequence;
   static constexpr auto id_name = "sequence id";
+  static constexpr auto busy_id_name = "id of a sequence that another thread is using";
 
   /// Appending inside a block, and a commit that publishes nothing, touch this alone.
   struct hot_part {

@@ -254,7 +254,8 @@ template <layered State>
 [[nodiscard]] result<void> commit(State& state, group_sequence& s, std::int64_t num_tokens, block_copier copy,
                                   bool ahead = false) noexcept {
   if (num_tokens > s.num_tokens) {
-    return error{error_code::invalid_argument, "number of computed tokens", num_tokens, s.num_tokens};
+    return error{error_code::invalid_argument, "number of computed tokens, more than the sequence has,", num_tokens,
+                 s.num_tokens};
   }
   if (num_tokens < s.num_computed_tokens) {
     return error{error_code::invalid_argument, "number of computed tokens, fewer than committed,", num_tokens,

@@ -48,7 +48,7 @@ class admission_plan {
       return {};
     }
     const auto at_once = std::ssize(held) + num_fresh_;
-    return error{error_code::capacity_exhausted, "number of blocks needed",
+    return error{error_code::capacity_exhausted, "number of blocks needed, more than there are now,",
                  at_once > state_.pool.size() ? at_once : num_fresh_, available};
   }
 
@@ -373,10 +373,11 @@ template <layered State>
 [[nodiscard]] result<admission> create_sequence(State& state, const token_run& prompt, const sequence_options& options,
                                                 block_copier copy) noexcept {
   auto* admitted = static_cast<const group_sequence*>(nullptr);
-  const auto made = make_record(state.sequences, "number of sequences", [&](group_sequence& s) {
-    admitted = &s;
-    return create_sequence(state, s, prompt, options, copy);
-  });
+  const auto made =
+      make_record(state.sequences, "number of sequences, at most cache_config.max_sequences,", [&](group_sequence& s) {
+        admitted = &s;
+        return create_sequence(state, s, prompt, options, copy);
+      });
   if (!made) {
     return made.error();
   }

@@ -109,6 +109,7 @@ struct group_sequence : sequence_record {
 struct group_pin {
   static constexpr auto unknown_code = error_code::unknown_pin;
   static constexpr auto id_name = "pin id";
+  static constexpr auto busy_id_name = "id of a pin that another thread is using";
 
   group_tables tables;
   node_link<node_id> tail;
@@ -275,9 +276,10 @@ class group_state : public group_shapes {
   [[nodiscard]] error refusal(std::int64_t num_needed, std::int64_t num_available,
                               const own_blocks& own = {}) const noexcept {
     if (num_needed > pool.size()) {
-      return {error_code::never_fits, "number of blocks needed", num_needed, pool.size()};
+      return {error_code::never_fits, "number of blocks needed, more than the pool has,", num_needed, pool.size()};
     }
-    auto refused = error{error_code::capacity_exhausted, "number of blocks needed", num_needed, num_available};
+    auto refused = error{error_code::capacity_exhausted, "number of blocks needed, more than there are now,",
+                         num_needed, num_available};
     const auto coming = pool.step_that_frees(num_needed - num_available, own);
     refused.step = coming.step;
     if (coming.step == step_id{}) {

@@ -61,14 +61,15 @@ template <layered State>
 template <layered State>
 [[nodiscard]] result<pinning> pin(State& state, const token_run& run, salt tag) noexcept {
   auto length = std::int64_t{0};
-  const auto made = make_record(state.pins, "number of pins", [&](group_pin& p) -> result<void> {
-    const auto pinned = pin(state, p, run, tag);
-    if (!pinned) {
-      return pinned.error();
-    }
-    length = *pinned;
-    return {};
-  });
+  const auto made =
+      make_record(state.pins, "number of pins, at most cache_config.max_sequences,", [&](group_pin& p) -> result<void> {
+        const auto pinned = pin(state, p, run, tag);
+        if (!pinned) {
+          return pinned.error();
+        }
+        length = *pinned;
+        return {};
+      });
   if (!made) {
     return made.error();
   }

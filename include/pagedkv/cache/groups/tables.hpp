@@ -26,7 +26,7 @@ template <layered State>
     return no_such_group(group, state.num_groups());
   }
   if (!state.holds_tokens(group)) {
-    return error{error_code::invalid_argument, "index of a group, which holds no tokens,",
+    return error{error_code::invalid_argument, "index of a group, which holds a state and no tokens,",
                  static_cast<std::int64_t>(group)};
   }
   return {};

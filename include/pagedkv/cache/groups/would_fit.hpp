@@ -31,7 +31,8 @@ template <layered State>
                                            const sequence_options& options) noexcept {
   const auto num_tokens = std::ssize(prompt.tokens);
   if (const auto capacity = state.sequences.capacity(); state.sequences.size() >= capacity) {
-    return error{error_code::limit_reached, "number of sequences", std::int64_t{capacity} + 1, capacity};
+    return error{error_code::limit_reached, "number of sequences, at most cache_config.max_sequences,",
+                 std::int64_t{capacity} + 1, capacity};
   }
   if (const auto checked = check_prompt(prompt, options); !checked) {
     return checked.error();

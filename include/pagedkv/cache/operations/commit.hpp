@@ -112,7 +112,8 @@ template <class State>
 template <class State>
 [[nodiscard]] result<void> commit(State& state, sequence& s, std::int64_t num_tokens, bool ahead = false) noexcept {
   if (num_tokens > s.num_tokens) {
-    return error{error_code::invalid_argument, "number of computed tokens", num_tokens, s.num_tokens};
+    return error{error_code::invalid_argument, "number of computed tokens, more than the sequence has,", num_tokens,
+                 s.num_tokens};
   }
   if (num_tokens < s.num_computed_tokens) {
     return error{error_code::invalid_argument, "number of computed tokens, fewer than committed,", num_tokens,

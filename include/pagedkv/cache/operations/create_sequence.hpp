@@ -186,10 +186,11 @@ template <class State>
 [[nodiscard]] result<admission> create_sequence(State& state, const token_run& prompt, const sequence_options& options,
                                                 block_copier) noexcept {
   auto* admitted = static_cast<const sequence*>(nullptr);
-  const auto made = make_record(state.sequences, "number of sequences", [&](sequence& s) {
-    admitted = &s;
-    return begin_sequence(state, s, prompt, options);
-  });
+  const auto made =
+      make_record(state.sequences, "number of sequences, at most cache_config.max_sequences,", [&](sequence& s) {
+        admitted = &s;
+        return begin_sequence(state, s, prompt, options);
+      });
   if (!made) {
     return made.error();
   }

@@ -14,7 +14,7 @@ namespace pagedkv::detail {
 template <class State>
 [[nodiscard]] result<void> drop_before(State& state, sequence& s, std::int64_t num_tokens) noexcept {
   if (num_tokens < 0 || num_tokens > s.num_computed_tokens) {
-    return error{error_code::invalid_argument, "start of the window", num_tokens,
+    return error{error_code::invalid_argument, "start of the window, outside of the committed tokens,", num_tokens,
                  num_tokens < 0 ? 0 : s.num_computed_tokens};
   }
   const auto last = static_cast<std::size_t>(num_tokens) / state.block_size();

@@ -56,13 +56,14 @@ template <class State>
     if (from.is_withdrawn) {
       return error{error_code::in_use, "id of a sequence that gives way, to fork", static_cast<std::int64_t>(id)};
     }
-    const auto made = make_record(state.sequences, "number of sequences", [&](auto& to) {
-      if constexpr (layered<State>) {
-        return fork(state, from, to, copy);
-      } else {
-        return fork(state, from, to);
-      }
-    });
+    const auto made =
+        make_record(state.sequences, "number of sequences, at most cache_config.max_sequences,", [&](auto& to) {
+          if constexpr (layered<State>) {
+            return fork(state, from, to, copy);
+          } else {
+            return fork(state, from, to);
+          }
+        });
     if (!made) {
       return made.error();
     }

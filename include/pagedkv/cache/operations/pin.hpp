@@ -27,11 +27,12 @@ template <class State>
 template <class State>
 [[nodiscard]] result<pinning> pin(State& state, const token_run& run, salt salt) noexcept {
   auto num_blocks = std::size_t{0};
-  const auto made = make_record(state.pins, "number of pins", [&](pinned_prefix& p) {
-    auto pinned = pin_prefix(state, p, run, salt);
-    num_blocks = p.blocks.size();  // now, because `unpin_all` may end the pin as soon as it is open
-    return pinned;
-  });
+  const auto made =
+      make_record(state.pins, "number of pins, at most cache_config.max_sequences,", [&](pinned_prefix& p) {
+        auto pinned = pin_prefix(state, p, run, salt);
+        num_blocks = p.blocks.size();  // now, because `unpin_all` may end the pin as soon as it is open
+        return pinned;
+      });
   if (!made) {
     return made.error();
   }
