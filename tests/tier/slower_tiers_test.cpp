@@ -238,6 +238,36 @@ TEST_CASE("without a first chunk, a sequence ends with what a slower tier loads"
   driver.check_invariants();
 }
 
+TEST_CASE("a sequence is no longer than its first chunk where loads find no room", "[tier][slower_tiers]") {
+  const auto first_chunk = std::int64_t{GENERATE(0, 1)};
+  auto config = by_hand();
+  config.write = write_policy::through;
+  auto cache = placed_cache{small_device(16), config, {8}, {places_in(std::make_shared<fake_store>(), 64)}};
+  auto driver = tiered_driver{cache};
+  for (auto first = 0; first < 1000; first += 100) {
+    driver.serve(numbered(13, first), salt{1});
+    cache.wait_idle();
+  }
+  auto lengths = std::vector<std::int64_t>{};
+  for (const auto first : {0, 100, 200, 300}) {
+    const auto made = driver.create(numbered(13, first), salt{1}, {.first_chunk = first_chunk});
+    REQUIRE(made);
+    CHECK(made->num_tokens == made->num_cached_tokens + made->num_loading_tokens + first_chunk);
+    CHECK(made->num_blocks == (made->num_tokens + 3) / 4);
+    CHECK(made->num_new_blocks == made->num_blocks);
+    lengths.push_back(made->num_loading_tokens);
+    driver.check_invariants();
+  }
+  CHECK(lengths == std::vector<std::int64_t>{12, 12, 8, 0});
+  cache.run_transfers();
+  for (const auto& [id, s] : std::map(driver.live)) {
+    driver.settle(id);
+    driver.compute(id);
+    driver.release(id);
+  }
+  driver.check_invariants();
+}
+
 TEST_CASE("a restored session shares what host memory has, and its file brings the rest", "[tier][slower_tiers]") {
   const auto folder = testing::temporary_folder{};
   auto from = kv_cache<float32>{small_device(8)};

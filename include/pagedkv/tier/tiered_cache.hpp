@@ -699,6 +699,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
         made.num_loading_tokens = loads_.begin(state, s, made.id, offer);
       });
       loads_.let_go(offer);
+      const auto num_found = made.num_cached_tokens + made.num_loading_tokens;
+      shorten(made, chunks.length(static_cast<std::size_t>(num_found / device::config().block_size)));
     }
     store_.transfers().progress();
   }
@@ -722,6 +724,16 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto more = prompt.tokens.subspan(static_cast<std::size_t>(made.num_tokens),
                                             static_cast<std::size_t>(num_tokens - made.num_tokens));
     if (device::append(made.id, token_run{more}, on)) {
+      const auto num_blocks = device::describe(made.id)->num_blocks;
+      made.num_new_blocks += num_blocks - made.num_blocks;
+      made.num_blocks = num_blocks;
+      made.num_tokens = num_tokens;
+    }
+  }
+
+  /// Cuts off what a load did not begin to bring.
+  void shorten(admission& made, std::int64_t num_tokens) noexcept {
+    if (num_tokens < made.num_tokens && device::truncate(made.id, num_tokens)) {
       const auto num_blocks = device::describe(made.id)->num_blocks;
       made.num_new_blocks += num_blocks - made.num_blocks;
       made.num_blocks = num_blocks;
