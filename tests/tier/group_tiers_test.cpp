@@ -108,6 +108,31 @@ TEST_CASE("what every kind of group lost is found in host memory", "[group_cache
   }
 }
 
+TEST_CASE("a sequence of groups is no longer than its first chunk where loads find no room", "[group_cache][tier]") {
+  auto num_refused = 0;
+  for (const auto& [kind, groups] : kinds) {
+    for (const auto num_host : {2, 3, 4, 8}) {
+      CAPTURE(kind, num_host);
+      auto config = tier_config{};
+      config.write = write_policy::through;
+      auto on = with_store(device_with(groups), num_host, std::make_shared<fake_store>(), config);
+      for (const auto first : {0, 50'000}) {
+        on.serve(counted(41, first));
+        on.cache.wait_idle();
+      }
+      fill_device(on, 10'000);
+      on.cache.wait_idle();
+      for (const auto first : {0, 50'000}) {
+        const auto made = on.cache.create_sequence(counted(41, first), {.first_chunk = 0}).value();
+        CHECK(made.num_tokens == made.num_cached_tokens + made.num_loading_tokens);
+        num_refused += made.num_tokens < 40 ? 1 : 0;
+      }
+      CHECK(on.cache.check_invariants().empty());
+    }
+  }
+  CHECK(num_refused > 0);
+}
+
 TEST_CASE("windows keep in tiers what the next token reads", "[group_cache][tier]") {
   auto on =
       host_engine{device_with({full, window}), tier_config{}, basic_host_tier<host_allocator, lru>{many_records}};
