@@ -304,7 +304,7 @@ class group_nodes : public node_tree<Locking, Hash> {
 
   /// `detach` of the only block of a node that nothing continues, in short.
   template <class Retracted>
-  void detach_leaf(block_id block, node_id node, Retracted& retracted) noexcept {
+  [[gnu::always_inline]] void detach_leaf(block_id block, node_id node, Retracted& retracted) noexcept {
     slot_of(node, 0) = no_block;
     vacate(block);
     retract_one(node, retracted);

@@ -411,7 +411,7 @@ class group_state : public group_shapes {
     void attach(block_id) const noexcept {}
     /// Nothing to do: the guard of the nodes keeps out threads that would invalidate during an eviction.
     void withdraw(block_id) const noexcept {}
-    void erase(block_id block) noexcept {
+    [[gnu::always_inline]] void erase(block_id block) noexcept {
       if (!state.nodes.is_attached(block)) {
         return;
       }
