@@ -38,7 +38,7 @@ template <class Groups, class... Slower>
 
 void check_tiers(const model_config& model, stored_as stored, const tier_sizes& tiers) {
   if (!model.attends_to_all() && !tiers.remote.empty()) {
-    throw std::invalid_argument("stores are asked for layers that attend to all tokens; this model has others");
+    throw std::invalid_argument("stores stand behind models whose layers all attend to all tokens");
   }
   if (stored != stored_as::float32) {
     throw std::invalid_argument("tiers of this program hold float32");

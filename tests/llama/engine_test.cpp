@@ -463,7 +463,7 @@ TEST_CASE("tiers are refused where they cannot stand", "[llama]") {
   const auto tiers = tier_sizes{.host_blocks = 64};
   CHECK_THROWS_WITH(
       make_engine(loaded("gemma3"), {}, stored_as::float32, {.host_blocks = 64, .remote = "redis://127.0.0.1:1"}),
-      "stores are asked for layers that attend to all tokens; this model has others");
+      "stores stand behind models whose layers all attend to all tokens");
   CHECK_THROWS_WITH(make_engine(loaded("llama"), {}, stored_as::int8, tiers), "tiers of this program hold float32");
   CHECK_THROWS_WITH(make_engine(loaded("llama"), {}, stored_as::float32, {.file = "blocks"}),
                     "files and stores are read and written through host memory, which needs blocks");

@@ -56,7 +56,7 @@ struct gated_pairs {
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t first(std::int32_t pair) const { return pair; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t second(std::int32_t pair) const { return width + pair; }
   PAGEDKV_DEVICE void put(std::int32_t row, std::int32_t pair, float gate, float up) const {
-    kernels::store(results + std::int64_t{row} * width + pair, Element::encode(pass_gate(gate, up, is_gelu), 1));
+    kernels::store(results + std::int64_t{row} * width + pair, Element::encode(gated(gate, up, is_gelu), 1));
   }
 };
 

@@ -60,7 +60,7 @@ PAGEDKV_DEVICE inline float gelu(float x) {
 }
 
 /// A number behind its gate: `gelu(gate) * number`, or with SiLU.
-PAGEDKV_DEVICE inline float pass_gate(float gate, float number, bool is_gelu) {
+PAGEDKV_DEVICE inline float gated(float gate, float number, bool is_gelu) {
   return (is_gelu ? gelu(gate) : silu(gate)) * number;
 }
 
@@ -174,7 +174,7 @@ PAGEDKV_KERNEL void apply_gates(const storage_of<Element>* gates, std::int32_t w
     auto gate = kernels::decode<Element, n>(kernels::load_vector<n>(from), 1);
     const auto up = kernels::decode<Element, n>(kernels::load_vector<n>(from + width), 1);
     for (auto each = 0; each < n; ++each) {
-      gate.values[each] = pass_gate(gate.values[each], up.values[each], is_gelu);
+      gate.values[each] = gated(gate.values[each], up.values[each], is_gelu);
     }
     kernels::store_vector(result + row * width + i, kernels::encode<Element, n>(gate, 1));
   }

@@ -171,9 +171,9 @@ class model {
   device_array<number> projected_{limits_.max_tokens * sizes_.projected()};
   device_array<number> attended_{limits_.max_tokens * std::max(sizes_.queries, sizes_.inner)};
   device_array<float> added_{config_.kind == architecture::gemma_3 ? limits_.max_tokens * sizes_.hidden : 0};
-  device_array<float> of_states_{limits_.max_tokens * sizes_.of_state};  // gates, what is convolved, steps
+  device_array<float> state_inputs_{limits_.max_tokens * sizes_.state_inputs};  // gates, what is convolved, steps
   device_array<float> convolved_{limits_.max_tokens * sizes_.channels};
-  device_array<float> of_sums_{limits_.max_tokens * sizes_.inner};
+  device_array<float> state_results_{limits_.max_tokens * sizes_.inner};
   device_array<number> gates_{limits_.max_tokens * 2 * sizes_.intermediate};
   device_array<number> gated_{limits_.max_tokens * sizes_.intermediate};
   device_array<float> logits_{limits_.max_wanted * sizes_.vocabulary};

@@ -167,15 +167,15 @@ template <class Element>
 void model<Element>::advance_states(std::size_t layer, const step_inputs& in, runtime::stream stream) {
   const auto& matrices = weights_.layers[layer];
   const auto& weights = matrices.state;
-  multiply(matrices.projections, in.num_tokens, of_states_.data(), stream);
+  multiply(matrices.projections, in.num_tokens, state_inputs_.data(), stream);
   const auto rows = state_rows{
       .sizes = config_.state,
       .starts = in.starts,
       .positions = in.positions.data(),
       .states = in.states + static_cast<std::size_t>(places_[layer].index) * in.num_rows,
-      .projected = of_states_.data(),
+      .projected = state_inputs_.data(),
       .convolved = convolved_.data(),
-      .results = of_sums_.data(),
+      .results = state_results_.data(),
   };
   const auto grid = [&](std::size_t count, std::int32_t each) {
     return kernels::launch_shape{{static_cast<std::uint32_t>((static_cast<std::int32_t>(count) + each - 1) / each),

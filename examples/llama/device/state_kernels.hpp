@@ -141,7 +141,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(workgroup_size) advance_sums(state_row
 /// Root-mean-square normalisation of a token's results times their gates, a workgroup for each group of heads; x counts
 /// tokens, y groups.
 template <class Element>
-PAGEDKV_KERNEL void gate_results(state_rows of, const float* weights, float epsilon, storage_of<Element>* gated) {
+PAGEDKV_KERNEL void gate_results(state_rows of, const float* weights, float epsilon, storage_of<Element>* to) {
   kernels::let_next_kernel_start();
   kernels::wait_for_previous_kernel();
   const auto token = std::int64_t{index_of_workgroup()};
@@ -158,7 +158,7 @@ PAGEDKV_KERNEL void gate_results(state_rows of, const float* weights, float epsi
   const auto factor = 1.0F / std::sqrt(sum_of_workgroup(sum) / static_cast<float>(each) + epsilon);
   for (auto i = lane_of_workgroup(); i < each; i += workgroup_size) {
     const auto normed = number(i) * factor * kernels::load(weights + first + i);
-    kernels::store(gated + token * of.num_inner() + first + i, Element::encode(normed, 1));
+    kernels::store(to + token * of.num_inner() + first + i, Element::encode(normed, 1));
   }
 }
 

@@ -69,7 +69,7 @@ struct model_weights {
 /// Numbers of a model's matrices.
 struct matrix_sizes {
   std::size_t hidden, queries, keys, intermediate, vocabulary;
-  std::size_t inner = 0, channels = 0, of_state = 0;  // of a token in layers with a state; the last of its projection
+  std::size_t inner = 0, channels = 0, state_inputs = 0;  // of a token in layers with a state
 
   explicit matrix_sizes(const model_config& config)
       : hidden(static_cast<std::size_t>(config.hidden)),
@@ -80,7 +80,7 @@ struct matrix_sizes {
     if (config.has(layer_kind::state)) {
       inner = static_cast<std::size_t>(config.state.inner());
       channels = static_cast<std::size_t>(config.state.channels());
-      of_state = inner + channels + static_cast<std::size_t>(config.state.num_heads);
+      state_inputs = inner + channels + static_cast<std::size_t>(config.state.num_heads);
     }
   }
 
@@ -153,7 +153,7 @@ class weight_reader {
 
   void add_state(const std::string& mamba, layer_weights<Element>& made) const {
     const auto& sizes = config_.state;
-    made.projections = matrix({{mamba + "in_proj", sizes_.of_state}}, sizes_.hidden);
+    made.projections = matrix({{mamba + "in_proj", sizes_.state_inputs}}, sizes_.hidden);
     made.output = matrix({{mamba + "out_proj", sizes_.hidden}}, sizes_.inner);
     auto& state = made.state;
     state.convolution = take(mamba + "conv1d.weight", {sizes.channels(), 1, sizes.kernel});
