@@ -255,6 +255,7 @@ TEST_CASE("a sequence is no longer than its first chunk where loads find no room
     CHECK(made->num_tokens == made->num_cached_tokens + made->num_loading_tokens + first_chunk);
     CHECK(made->num_blocks == (made->num_tokens + 3) / 4);
     CHECK(made->num_new_blocks == made->num_blocks);
+    CHECK(cache.describe(made->id)->num_prompt_tokens == 13);
     lengths.push_back(made->num_loading_tokens);
     driver.check_invariants();
   }
@@ -266,6 +267,35 @@ TEST_CASE("a sequence is no longer than its first chunk where loads find no room
     driver.release(id);
   }
   driver.check_invariants();
+}
+
+TEST_CASE("a sequence that ends where loads found no room keeps the keys of its prompt", "[tier][slower_tiers]") {
+  auto config = by_hand();
+  config.write = write_policy::through;
+  auto cache = placed_cache{small_device(16), config, {8}, {places_in(std::make_shared<fake_store>(), 64)}};
+  const auto keys = std::vector<prefix_key>{{2, {7, 8}}, {9, {7, 8}}, {12, {1, 2}}};
+  for (auto first = 0; first < 1000; first += 100) {
+    const auto tokens = numbered(13, first);
+    const auto made = cache.create_sequence({tokens, keys}).value();
+    cache.commit(made.id, 13).value();
+    cache.release(made.id).value();
+    cache.wait_idle();
+  }
+  auto made = std::vector<admission>{};
+  for (const auto first : {0, 100, 200, 300}) {
+    const auto tokens = numbered(13, first);
+    made.push_back(cache.create_sequence({tokens, keys}, {.first_chunk = 0}).value());
+    auto kept = std::vector<prefix_key>(4);
+    CHECK(cache.keys(made.back().id, kept).value() == 3);
+    CHECK(std::equal(keys.begin(), keys.end(), kept.begin()));
+  }
+  CHECK(made[2].num_tokens < 12);
+  cache.run_transfers();
+  for (const auto& each : made) {
+    REQUIRE(cache.settle(each.id));
+    REQUIRE(cache.release(each.id));
+  }
+  CHECK(cache.check_invariants().empty());
 }
 
 TEST_CASE("a restored session shares what host memory has, and its file brings the rest", "[tier][slower_tiers]") {

@@ -700,7 +700,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
       });
       loads_.let_go(offer);
       const auto num_found = made.num_cached_tokens + made.num_loading_tokens;
-      shorten(made, chunks.length(static_cast<std::size_t>(num_found / device::config().block_size)));
+      shorten(made, chunks.length(static_cast<std::size_t>(num_found / device::config().block_size)), on);
     }
     store_.transfers().progress();
   }
@@ -724,21 +724,30 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto more = prompt.tokens.subspan(static_cast<std::size_t>(made.num_tokens),
                                             static_cast<std::size_t>(num_tokens - made.num_tokens));
     if (device::append(made.id, token_run{more}, on)) {
-      const auto num_blocks = device::describe(made.id)->num_blocks;
-      made.num_new_blocks += num_blocks - made.num_blocks;
-      made.num_blocks = num_blocks;
-      made.num_tokens = num_tokens;
+      note_length(made, num_tokens);
     }
   }
 
-  /// Cuts off what a load did not begin to bring.
-  void shorten(admission& made, std::int64_t num_tokens) noexcept {
-    if (num_tokens < made.num_tokens && device::truncate(made.id, num_tokens)) {
-      const auto num_blocks = device::describe(made.id)->num_blocks;
-      made.num_new_blocks += num_blocks - made.num_blocks;
-      made.num_blocks = num_blocks;
-      made.num_tokens = num_tokens;
+  /// Cuts off what no load has begun to bring. The prompt is as long as before, and has its keys.
+  void shorten(admission& made, std::int64_t num_tokens, stream on) noexcept {
+    if (num_tokens >= made.num_tokens) {
+      return;
     }
+    visit(made.id, on, [&](auto& state, auto& s, auto&) {
+      const auto num_prompt = s.num_prompt_tokens;
+      auto keys = std::exchange(s.keys, {});
+      static_cast<void>(detail::truncate(state, s, num_tokens, [](auto&& hide) { hide(); }));
+      s.num_prompt_tokens = num_prompt;
+      s.keys = std::move(keys);
+    });
+    note_length(made, num_tokens);
+  }
+
+  void note_length(admission& made, std::int64_t num_tokens) const noexcept {
+    const auto num_blocks = device::describe(made.id)->num_blocks;
+    made.num_new_blocks += num_blocks - made.num_blocks;
+    made.num_blocks = num_blocks;
+    made.num_tokens = num_tokens;
   }
 
   [[nodiscard]] bool is_busy() noexcept {
