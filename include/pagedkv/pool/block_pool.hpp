@@ -164,6 +164,7 @@ class block_pool {
       block = free_.pop();
       if (block == no_block) {
         block = victims_.claim_next(states_, chains, now, true);
+        block = block != no_block ? block : victims_.claim_any(states_, chains);
         assert(block != no_block && "the caller has counted the available blocks");
         chains.erase(block);
         num_evicted += 1 + chains.free_useless();

@@ -76,6 +76,18 @@ class victim_search {
     return claimed;
   }
 
+  /// Claims the first evictable block, whatever the order. For the rare case that every block offered by the policy is
+  /// fenced by a step or has children, and for a policy that offers none to a caller that must get one.
+  template <class Chains>
+  [[nodiscard]] block_id claim_any(states& all, Chains& chains) noexcept {
+    for (auto i = std::size_t{0}; i < static_cast<std::size_t>(num_blocks_); ++i) {
+      if (claim(to_block(i), all, chains)) {
+        return to_block(i);
+      }
+    }
+    return no_block;
+  }
+
   /// Makes a claimed block evictable again.
   template <class Chains>
   void put_back(block_id block, states& all, Chains& chains) noexcept {
@@ -156,17 +168,6 @@ class victim_search {
       }
       return claim(block, all, chains) ? answer::taken : answer::kept;
     });
-  }
-
-  /// Searches in the rare case that every block offered by the policy is fenced by a step or has children.
-  template <class Chains>
-  [[nodiscard]] block_id claim_any(states& all, Chains& chains) noexcept {
-    for (auto i = std::size_t{0}; i < static_cast<std::size_t>(num_blocks_); ++i) {
-      if (claim(to_block(i), all, chains)) {
-        return to_block(i);
-      }
-    }
-    return no_block;
   }
 
   std::int32_t num_blocks_;

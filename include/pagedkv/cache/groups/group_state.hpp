@@ -25,7 +25,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -208,8 +207,9 @@ class group_state : public group_shapes {
     auto num_evicted = std::int64_t{0};
     const auto removals = nodes.delay_removals();
     if constexpr (FreeList::prefers_runs) {
-      [[maybe_unused]] const auto taken = pool.allocate(blocks, watched, time(), num_evicted);
-      assert(taken && "the caller has counted the available blocks");
+      if (!pool.allocate(blocks, watched, time(), num_evicted)) {  // the policy offers nothing
+        pool.allocate_in_turn(blocks, watched, time(), num_evicted);
+      }
       num_evicted += watched.free_useless();
     } else {
       pool.allocate_in_turn(blocks, watched, time(), num_evicted);
