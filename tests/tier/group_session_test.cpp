@@ -204,6 +204,30 @@ TEST_CASE("a session has the newest state that was saved before its end", "[tier
   }
 }
 
+TEST_CASE("a session has a state that another sequence saved", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  const auto path = folder.file("session");
+  for (const auto& groups : {group_list{full, state}, group_list{latent, with_sinks, state}}) {
+    for (const auto at_branches : {false, true}) {
+      CAPTURE(at_branches);
+      auto one = groups_engine{config_of(groups)};
+      const auto id = one.create(counted(50), {.saving = {.at_prompt_end = false}, .num_prompt_tokens = 30}).value();
+      one.compute(id);
+      REQUIRE(one.cache.find_prefix(counted(60)) == 0);
+      auto other = counted(46);
+      other.resize(60);  // leaves the first one after 46 tokens
+      const auto saving = state_saving{.at_branches = at_branches, .at_prompt_end = !at_branches};
+      const auto branch = one.create(at_branches ? other : counted(46), {.saving = saving}).value();
+      one.compute(branch);
+      REQUIRE(one.cache.find_prefix(counted(60)) == 44);
+      REQUIRE(save_sequence(one.cache, id, path));
+      auto another = groups_engine{config_of(groups)};
+      another.release(restore(another, one.sequences.at(id), path).value());
+      CHECK(another.serve(counted(60)) == 44);
+    }
+  }
+}
+
 TEST_CASE("a session takes at most a block of each window for hits", "[tier][session]") {
   const auto folder = temporary_folder{};
   auto longest = std::uintmax_t{0};  // of sessions with the same last whole block

@@ -267,12 +267,14 @@ class basic_kv_cache {
 
   /// Releases blocks behind the windows of the token at `num_tokens`, which have no K/V: the tokens before it were
   /// computed elsewhere, and only what later ones read is here: of each block that stays, all tokens. Commit them
-  /// afterwards. Linear in the blocks that it releases. Errors: `invalid_argument` beyond the length.
-  [[nodiscard]] result<void> drop_behind_windows(sequence_id id, std::int64_t num_tokens) noexcept
+  /// afterwards. With `saves_state`, a commit of exactly these tokens saves the state, whatever the sequence's options
+  /// are. Linear in the blocks that it releases. Errors: `invalid_argument` beyond the length.
+  [[nodiscard]] result<void> drop_behind_windows(sequence_id id, std::int64_t num_tokens,
+                                                 bool saves_state = false) noexcept
     requires layers_differ
   {
     const auto guard = exclusive_guard{mutex_};
-    return detail::skip_to_windows(state_, id, num_tokens);
+    return detail::skip_to_windows(state_, id, num_tokens, saves_state);
   }
   /// The next length whose commit saves the state, if it is committed exactly: the end of a chunk. The largest number
   /// if there is none. Constant time. Errors: `unknown_sequence`, `sequence_busy`.

@@ -539,11 +539,11 @@ template <class Cache>
   return targets;
 }
 
-/// Releases what lies behind the windows of the token at `first`, and commits.
+/// Releases what lies behind the windows of the token at `first`, and commits. `saves_state`: if these are as many.
 template <class Cache>
 [[nodiscard]] result<void> commit_from(Cache& cache, sequence_id id, std::int64_t first, std::int64_t num_computed,
-                                       typename Cache::stream on) noexcept {
-  const auto dropped = cache.drop_behind_windows(id, first);
+                                       typename Cache::stream on, bool saves_state = false) noexcept {
+  const auto dropped = cache.drop_behind_windows(id, first, saves_state);
   return dropped ? cache.commit(id, num_computed, on) : dropped;
 }
 
@@ -583,7 +583,7 @@ template <class Cache, class Load>
         if (const auto loaded = load_parts({.saved_state = true, .newest_state = false}); !loaded) {
           return loaded;
         }
-        if (const auto saved = commit_from(cache, made->id, length, length, on); !saved) {
+        if (const auto saved = commit_from(cache, made->id, length, length, on, true); !saved) {
           return saved;
         }
         parts = {.tokens = false};

@@ -512,11 +512,12 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   }
   /// Does what `kv_cache::drop_behind_windows` does. A load that is under way for the sequence ends: its tokens were
   /// computed elsewhere.
-  [[nodiscard]] result<void> drop_behind_windows(sequence_id id, std::int64_t num_tokens) noexcept
+  [[nodiscard]] result<void> drop_behind_windows(sequence_id id, std::int64_t num_tokens,
+                                                 bool saves_state = false) noexcept
     requires layers_differ
   {
     const auto guard = exclusive_guard{mutex_};
-    const auto done = device::drop_behind_windows(id, num_tokens);
+    const auto done = device::drop_behind_windows(id, num_tokens, saves_state);
     if (done) {
       end_load_beyond(id, 0);
     }

@@ -26,7 +26,7 @@ template <layered State>
 [[nodiscard]] bool saves_at(const State& state, const group_sequence& s, std::int64_t num_tokens) noexcept {
   return state.group_with_state() != state.num_groups() && s.options.publish && num_tokens > s.num_cached_tokens &&
          num_tokens % state.granularity() == 0 &&
-         (num_tokens == end_of_prompt(state, s) || (s.options.saving.at_branches && num_tokens == s.branch) ||
+         (num_tokens == end_of_prompt(state, s) || num_tokens == s.branch ||
           (s.options.saving.every != 0 && num_tokens % s.options.saving.every == 0));
 }
 
@@ -304,10 +304,11 @@ template <layered State>
   return {};
 }
 
-/// Releases blocks behind the windows of the token at `num_tokens`, before which nothing is computed here. Errors:
-/// `invalid_argument` beyond the length.
+/// Releases blocks behind the windows of the token at `num_tokens`, before which nothing is computed here. With
+/// `saves_state`, a commit of as many tokens saves the state. Errors: `invalid_argument` beyond the length.
 template <layered State>
-[[nodiscard]] result<void> skip_to_windows(State& state, sequence_id id, std::int64_t num_tokens) noexcept {
+[[nodiscard]] result<void> skip_to_windows(State& state, sequence_id id, std::int64_t num_tokens,
+                                           bool saves_state) noexcept {
   return visit_sequence(state, id, [&](group_sequence& s) -> result<void> {
     if (num_tokens < 0 || num_tokens > s.num_tokens) {
       return error{error_code::invalid_argument, "start of what is read", num_tokens,
@@ -315,6 +316,7 @@ template <layered State>
     }
     const auto guard = state.guard_nodes();
     drop_behind_windows(state, s, num_tokens);
+    s.branch = saves_state ? num_tokens : s.branch;
     return {};
   });
 }

@@ -327,7 +327,7 @@ template <layered State>
   note_hashes(state, s, prompt.hashes);
   s.num_prompt_tokens = std::min(num_prompt, options.num_prompt_tokens);
   const auto known = static_cast<std::int64_t>(found->num_without_states) * state.granularity();
-  s.branch = known > s.num_cached_tokens ? known : 0;
+  s.branch = options.saving.at_branches && known > s.num_cached_tokens ? known : 0;
   s.steps = {};
   s.first_step = state.pool.newest_open_step();
   s.unlaunched_step = {};
