@@ -207,6 +207,22 @@ TEST_CASE("a saved state has the range of the last token that it holds", "[group
   CHECK(e.cache.check_invariants() == std::vector<std::string>{});
 }
 
+TEST_CASE("the newest state of an answer has the range of the last token that it holds", "[group_cache]") {
+  auto e = engine<group_cache<float32, priority>>{config_of({full, state}, 60)};
+  const auto text_of = [](int i) { return counted(47, 1000 * i); };
+  auto important = sequence_options{.priority = 10, .num_prompt_tokens = 20};
+  important.saving = {.at_branches = false, .at_prompt_end = false, .at_end = true};  // saved at 44
+  important.ranges[0] = {0, 44, {90, 0}};
+  for (auto i = 0; i < 30; ++i) {
+    const auto id = e.create(text_of(i), i == 0 ? important : sequence_options{}).value();
+    e.compute(id);
+    e.release(id);
+  }
+  REQUIRE(e.cache.statistics().evictions > 0);
+  CHECK(e.cache.find_prefix(text_of(0)) == 44);
+  CHECK(e.cache.check_invariants() == std::vector<std::string>{});
+}
+
 namespace {
 
 /// Gives no block up.

@@ -190,17 +190,22 @@ template <layered State>
   return copied;
 }
 
-/// Makes a copied state findable at a node, or gives it back.
+/// Makes the copied state of so many tokens findable at a node, or gives it back.
 template <layered State>
-void attach_copied_state(State& state, const group_sequence& s, std::size_t g, std::vector<block_id>& copied,
+void attach_copied_state(State& state, const group_sequence& s, std::vector<block_id>& copied, std::int64_t num_tokens,
                          node_id node) noexcept {
+  const auto g = state.group_with_state();
   if (node != no_node && !state.nodes.is_withdrawn(node) && state.nodes.attached(node, g) == no_block) {
     state.nodes.attach_state(node, g, copied);
     std::ranges::for_each(copied, [&](block_id block) { state.pool.publish(block); });
     state.note_attached(node, g);
   }
+  auto how = release_of(s, state.time(), {});
+  if (s.has_ranges) {
+    apply_ranges(how, s, static_cast<std::size_t>(num_tokens - 1), 1, state.time());
+  }
   for (auto i = copied.size(); i > 0; --i) {
-    state.release(copied[i - 1], state.releases_of(s)(g, 0), state.pool.fence_of(step_set{}));
+    state.release(copied[i - 1], how, state.pool.fence_of(step_set{}));
   }
   copied.clear();
 }
@@ -215,7 +220,7 @@ void attach_newest_state(State& state, group_sequence& s) noexcept {
   for (auto left = s.num_nodes; node != no_node && left > s.newest_nodes; --left) {
     node = state.nodes.parent(node);
   }
-  attach_copied_state(state, s, state.group_with_state(), s.newest, node);
+  attach_copied_state(state, s, s.newest, static_cast<std::int64_t>(s.newest_nodes) * state.granularity(), node);
 }
 
 /// Whether tokens from `num_tokens` on do not read blocks that a sequence has.
@@ -297,7 +302,7 @@ template <layered State>
   note();
   if (saves && !s.saved.empty()) {
     const auto published = static_cast<std::int64_t>(s.num_nodes) * state.granularity() == num_tokens;
-    attach_copied_state(state, s, with_state, s.saved, published ? s.tail.node : no_node);
+    attach_copied_state(state, s, s.saved, num_tokens, published ? s.tail.node : no_node);
   }
   drop_behind_windows(state, s, num_tokens);
   find_room(state, s);
