@@ -328,8 +328,8 @@ template <class Cache, class Memory>
 
 /// Saves a sequence of any cache to a file, which appears when it is complete and on the disk:
 /// tokens, keys, salt, options, and all blocks that it holds, those of its state included; where layers differ, also
-/// cached blocks that the longest hit of its tokens needs, which a pin holds meanwhile. K/V must be written ahead of
-/// `on`; the call waits for that. Nothing else may change the sequence meanwhile.
+/// cached blocks that the longest hit of its tokens needs, if the cache has room for a pin, which holds them meanwhile.
+/// K/V must be written ahead of `on`; the call waits for that. Nothing else may change the sequence meanwhile.
 ///
 /// Errors: `invalid_argument` while tokens of the prompt are still to be appended, and for `contents` that are not the
 /// sequence's, or missing where blocks were dropped; those of `describe`; `backend_failure` with the system's words;
