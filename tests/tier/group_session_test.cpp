@@ -211,7 +211,7 @@ TEST_CASE("a session has a state that another sequence saved", "[tier][session]"
     for (const auto at_branches : {false, true}) {
       CAPTURE(at_branches);
       auto one = groups_engine{config_of(groups)};
-      const auto id = one.create(counted(50), {.saving = {.at_prompt_end = false}, .num_prompt_tokens = 30}).value();
+      const auto id = one.create(counted(50), {.num_prompt_tokens = 30, .saving = {.at_prompt_end = false}}).value();
       one.compute(id);
       REQUIRE(one.cache.find_prefix(counted(60)) == 0);
       auto other = counted(46);
