@@ -736,10 +736,10 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     }
     visit(made.id, on, [&](auto& state, auto& s, auto&) {
       const auto num_prompt = s.num_prompt_tokens;
-      auto keys = std::exchange(s.keys, {});
+      auto all_keys = std::exchange(s.keys, {});
       static_cast<void>(detail::truncate(state, s, num_tokens, [](auto&& hide) { hide(); }));
       s.num_prompt_tokens = num_prompt;
-      s.keys = std::move(keys);
+      s.keys = std::move(all_keys);
     });
     note_length(made, num_tokens);
   }
