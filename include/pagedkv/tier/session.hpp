@@ -574,7 +574,7 @@ template <class Cache, class Load>
   }
   const auto load_parts = [&](const session_parts& parts) -> result<void> {
     const auto blocks = blocks_to_load(cache, *made, head, parts);
-    return blocks ? load(std::span{*blocks}) : blocks.error();
+    return blocks ? load(std::span<const block_id>(*blocks)) : blocks.error();
   };
   const auto fill = [&]() -> result<void> {
     auto parts = session_parts{};

@@ -211,7 +211,7 @@ template <class Cache, class Memory>
   const auto encoded = encode_head(session->head, records.format().text);
   const auto checksum = sealed_header<session_numbers>::fields_in(encoded)->checksum;
   auto written = file->write(encoded);
-  const auto blocks = std::span{session->blocks};
+  const auto blocks = std::span<const block_id>(session->blocks);
   for (std::size_t done = 0; written && done < blocks.size(); done += records.most) {
     const auto some = blocks.subspan(done, std::min(blocks.size() - done, records.most));
     written = records.exchange(cache.backend(), cache.blocks(), some, swap_direction::to_host, on);
