@@ -123,8 +123,13 @@ TEST_CASE("a sequence of groups is no longer than its first chunk where loads fi
       fill_device(on, 10'000);
       on.cache.wait_idle();
       for (const auto first : {0, 50'000}) {
-        const auto made = on.cache.create_sequence(counted(41, first), {.first_chunk = 0}).value();
+        const auto prompt = counted(41, first);
+        const auto key = std::array{prefix_key{40, {1, 2}}};  // of the last token, which no hit reaches
+        const auto made = on.cache.create_sequence({prompt, key}, {.first_chunk = 0}).value();
         CHECK(made.num_tokens == made.num_cached_tokens + made.num_loading_tokens);
+        CHECK(on.cache.describe(made.id)->num_prompt_tokens == 41);
+        auto kept = std::array<prefix_key, 2>{};
+        CHECK(on.cache.keys(made.id, kept).value() == 1);
         num_refused += made.num_tokens < 40 ? 1 : 0;
       }
       CHECK(on.cache.check_invariants().empty());
