@@ -55,7 +55,7 @@ namespace pagedkv::detail {
     lacks = next_word(wanted);
   }
   const auto compose = [&] { return lasting_text(std::string{"has "}.append(has).append(", not ").append(lacks), ""); };
-  const bool is_told = has != lacks && !has.empty();
+  const bool is_told = has != lacks && !has.empty() && !lacks.empty();
   return {error_code::invalid_argument, subject, value, error::no_limit, is_told ? with_memory(compose, "") : ""};
 }
 
