@@ -180,6 +180,26 @@ TEST_CASE("requests share nothing that was invalidated while they waited", "[tie
   four.end();
 }
 
+TEST_CASE("a request shares nothing behind a block that was invalidated while it waited", "[tier][shared_loads]") {
+  auto four = waiting{};
+  CHECK(four.settle(0) == 0);
+  four.driver.compute(four.ids[0], 4);
+  const auto behind = four.driver.create(numbered(13));
+  REQUIRE(behind);
+  REQUIRE(behind->num_cached_tokens == 4);
+  REQUIRE(behind->num_loading_tokens == 8);
+  four.ids.push_back(behind->id);
+  four.compute(0);
+  switch (GENERATE(0, 1, 2)) {
+    case 0: four.cache.invalidate_salt({}); break;
+    case 1: four.cache.invalidate_prefix(numbered(4)); break;
+    default: REQUIRE(four.cache.invalidate_blocks(std::array{four.table(4)[0]})); break;
+  }
+  CHECK(four.settle(4) == 4);
+  CHECK(four.num_common(0, 4) == 1);
+  four.end();
+}
+
 TEST_CASE("requests do not share a block whose sequence publishes nothing", "[tier][shared_loads]") {
   auto four = waiting{{.publish = false}};
   four.cache.wait(four.ids[0]);

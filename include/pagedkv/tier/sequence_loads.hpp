@@ -155,7 +155,8 @@ class block_loads : public sequence_loads<Store, block_load> {
     auto& load = ending.mapped();
     assert(num_usable(s, load) == load.held.size() && "to cut a sequence short of a load ends it");
     if (s.num_computed_tokens == length_of(load.first)) {
-      const auto shared = store_.transfers().order(on) ? share_published(state, s, id, load.held.size()) : 0;
+      const auto shares = !continues_withdrawn(load) && store_.transfers().order(on);
+      const auto shared = shares ? share_published(state, s, id, load.held.size()) : 0;
       bring(state, s, load, shared, num_ready(load, shared), on);
     }
     base::let_go(load);
@@ -200,6 +201,13 @@ class block_loads : public sequence_loads<Store, block_load> {
     const auto end =
         std::ranges::find_if_not(records, [&](record_id record) { return store_.index().is_ready(record); });
     return static_cast<std::size_t>(end - records.begin());
+  }
+
+  /// Whether contents before those of a load were invalidated, so that nothing that continues them is served.
+  [[nodiscard]] bool continues_withdrawn(const sequence_load& load) const noexcept {
+    const auto& tree = store_.index().tree();
+    const auto above = tree.parent(store_.index().node_of(load.held.front()));
+    return above != no_node && tree.is_withdrawn(above);
   }
 
   /// Loads records as far as there is room; returns how many stay held.
