@@ -690,6 +690,28 @@ TEST_CASE("records behind invalidated ones go with them", "[tier][slower_tiers]"
   CHECK(driver.serve(numbered(13, 100), salt{1}) == 12);
 }
 
+TEST_CASE("a sequence whose block was invalidated writes nothing through behind it", "[tier][slower_tiers]") {
+  auto cache = writing_through(places_in(std::make_shared<fake_store>(), 32));
+  auto driver = tiered_driver{cache};
+  const auto made = driver.create(numbered(9));
+  REQUIRE(made);
+  driver.compute(made->id, 4);
+  cache.wait_idle();
+  cache.invalidate_prefix(numbered(4));
+  driver.compute(made->id);
+  driver.check_invariants();
+  cache.wait_idle();
+  CHECK(cache.tier(1).num_records == 0);
+  driver.release(made->id);
+  CHECK(cache.find_prefix_in_tiers(numbered(9)).with_slower_tiers == 0);
+  driver.serve(numbered(13, 100));  // in the blocks that are free now
+  cache.wait_idle();
+  REQUIRE(cache.compact());
+  CHECK(driver.serve(numbered(9)) == 0);
+  CHECK(driver.serve(numbered(9)) == 8);
+  driver.check_invariants();
+}
+
 TEST_CASE("what is invalidated is erased from tiers, for every cache", "[tier][slower_tiers]") {
   const auto store = std::make_shared<fake_store>();
   auto config = by_hand();

@@ -309,7 +309,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
 
   /// Before a sequence drops blocks ahead of this one: it is found by its node when they have gone.
   void keep_chain(block_id last) noexcept {
-    if (device_->is_published(last) && !device_->withdrawn(last)) {
+    if (device_->is_published(last)) {
       static_cast<void>(add_chain(last));
     }
   }
@@ -477,8 +477,12 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
       return index_.find(before, hash, contents);
     });
   }
-  /// The node of a published device block, made if it is new; `no_node` where `find_chain` would say it.
+  /// The node of a published device block, made if it is new; `no_node` where `find_chain` would say it, and for a block
+  /// that was invalidated.
   [[nodiscard]] node_id add_chain(block_id last) noexcept {
+    if (device_->withdrawn(last)) {
+      return no_node;
+    }
     return node_of_chain(last, [&](const auto& before, std::uint64_t hash, const block_contents& contents, salt tag) {
       return index_.find_or_add(before, hash, contents, tag);
     });
