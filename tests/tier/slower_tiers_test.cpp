@@ -682,6 +682,30 @@ TEST_CASE("a load in flight brings nothing that was invalidated meanwhile", "[ti
   driver.check_invariants();
 }
 
+TEST_CASE("a store is not asked for what was invalidated while it was loaded", "[tier][slower_tiers]") {
+  auto config = by_hand();
+  config.ask_ahead = 1;
+  auto [store, cache, driver] = filled<keyed_cache, keyed_tier>{keyed_tier{std::make_shared<fake_store>()}, config};
+  driver.serve(numbered(5), salt{2});
+  for (const auto first : {500, 600, 700, 800}) {
+    driver.serve(numbered(13, first), salt{1});
+    cache.wait_idle();
+  }
+  const auto waiting = driver.create(numbered(5), salt{2});
+  REQUIRE(waiting);
+  REQUIRE(waiting->num_loading_tokens == 4);
+  cache.invalidate_salt(salt{2});
+  driver.check_invariants();
+  const auto arrives = GENERATE(false, true);
+  if (arrives) {
+    cache.run_transfers();
+  } else {
+    driver.release(waiting->id);
+  }
+  CHECK(driver.serve(numbered(5), salt{2}) == 0);
+  driver.check_invariants();
+}
+
 TEST_CASE("records behind invalidated ones go with them", "[tier][slower_tiers]") {
   auto [store, cache, driver] = filled_places();
   cache.invalidate_prefix(numbered(4), salt{1});
@@ -1089,6 +1113,40 @@ TEST_CASE("a later cache does not find what was invalidated while it was written
     cache.invalidate_salt(salt{});
   }
   CHECK(num_stored() == 0);
+}
+
+TEST_CASE("a later cache does not find what was invalidated while it was loaded", "[slower_tiers]") {
+  const auto has_arrived = GENERATE(false, true);
+  const auto tier = places_in(std::make_shared<fake_store>(), 32);
+  {
+    auto [store, cache, driver] = filled<placed_cache, placed_tier>{tier};
+    const auto made = driver.create(numbered(13), salt{1});
+    REQUIRE(made);
+    REQUIRE(made->num_loading_tokens == 12);
+    if (has_arrived) {
+      cache.wait(made->id);
+    }
+    cache.invalidate_salt(salt{1});
+  }
+  CHECK(tier.store->records.empty());
+}
+
+TEST_CASE("a later cache does not find what was invalidated on its way to a second tier", "[slower_tiers]") {
+  using cache_type = tiered_cache<float32, placed_tier, keyed_tier>;
+  auto config = by_hand();
+  config.write = write_policy::through;
+  const auto tier = places_in(std::make_shared<fake_store>(), 4);
+  const auto second = keyed_tier{std::make_shared<fake_store>()};
+  {
+    auto cache = cache_type{small_device(4), config, {4}, {tier, second}};
+    tiered_driver{cache}.serve(numbered(5));
+    cache.run_transfers();
+    REQUIRE(tier.store->records.size() == 1);
+    REQUIRE(second.store->records.empty());
+    cache.invalidate_salt(salt{});
+  }
+  CHECK(tier.store->records.empty());
+  CHECK(second.store->records.empty());
 }
 
 TEST_CASE("a later cache does not find what was invalidated and a failed write left in place", "[slower_tiers]") {

@@ -200,8 +200,8 @@ class record_index : public Directory {
       tiers_[tier].orphans.take_with(tag, erasure_from(tier));
     }
   }
-  /// Forgets the nodes withdrawn since the last call, and erases records that places still hold although they left the
-  /// index. Linear in the nodes and places.
+  /// Forgets the nodes withdrawn since the last call, and erases their records from slower tiers, with those that places
+  /// still hold although they left the index. Linear in the nodes and places.
   void end_invalidation() noexcept {
     if (std::exchange(withdrew_, false)) {
       tree().for_each([&](node_id node) {
@@ -324,7 +324,7 @@ class record_index : public Directory {
   [[nodiscard]] bool is_due(record_id record, std::size_t tier) const noexcept {
     return (at(record).due & bit_of(tier)) != 0;
   }
-  /// A record is held while it is written, and all that is to be erased of it is erased afterwards.
+  /// A record is held while it is written. If it is withdrawn meanwhile, what was written is erased afterwards.
   void begin_write(record_id record) noexcept {
     Directory::hold(record);
     num_waiting_ -= waits(at(record));
@@ -333,7 +333,10 @@ class record_index : public Directory {
   void end_write(record_id record) noexcept {
     at(record).writing = false;
     num_waiting_ += waits(at(record));
-    num_stale_writes_ -= is_withdrawn(record) ? 1 : 0;
+    if (is_withdrawn(record)) {
+      --num_stale_writes_;
+      erase_from_slower(record);
+    }
     let_go(record);
   }
   /// Records that are owed.
@@ -450,13 +453,16 @@ class record_index : public Directory {
     visit_records(node, [&](record_id record) { num_stale_writes_ += at(record).writing ? 1 : 0; });
     withdrew_ = true;
   }
-  /// Drops the records of a withdrawn node, but for those that are held.
+  /// Drops the records of a withdrawn node; those that are held stay in host memory until then.
   void forget(node_id node) noexcept {
     visit_records(node, [&](record_id record) {
       if (at(record).num_holders == 0) {
         drop_from_all(record);
-      } else if (in_host_memory(record) && !on_device(record)) {
-        rank(record);
+      } else {
+        erase_from_slower(record);
+        if (in_host_memory(record) && !on_device(record)) {
+          rank(record);
+        }
       }
     });
     prune(node);
@@ -474,9 +480,12 @@ class record_index : public Directory {
     }
     return from;
   }
-  /// Drops contents that nobody may find any more: erases them from slower tiers.
+  /// Drops contents that nobody may find any more.
   void drop_from_all(record_id record) noexcept {
     drop(record, host);
+    erase_from_slower(record);
+  }
+  void erase_from_slower(record_id record) noexcept {
     for (auto tier = host + 1; tier < num_tiers(); ++tier) {
       if (const auto from = remove(record, tier); from >= 0) {
         ++tiers_[tier].counts.dropped;
