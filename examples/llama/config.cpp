@@ -136,6 +136,9 @@ void read_rotations(model_config& to, const json& from) {
   }
 }
 
+/// Of Llama's kind; unless its file says otherwise, all layers have a window.
+bool is_mistral(const json& from) { return optional(from, "model_type", std::string()) == "mistral"; }
+
 std::vector<layer_kind> read_layers(const json& from, architecture kind) {
   auto layers = std::vector<layer_kind>(static_cast<std::size_t>(size_of(from, "num_hidden_layers", {}, most_layers)),
                                         layer_kind::full);
@@ -160,6 +163,8 @@ std::vector<layer_kind> read_layers(const json& from, architecture kind) {
     for (auto i = std::max(num_full, std::int64_t{0}); i < std::ssize(layers); ++i) {
       layers[static_cast<std::size_t>(i)] = layer_kind::window;
     }
+  } else if (is_mistral(from) && !(from.contains("sliding_window") && from["sliding_window"].is_null())) {
+    std::ranges::fill(layers, layer_kind::window);
   } else if (kind == architecture::gemma_3) {
     const auto pattern = static_cast<std::size_t>(size_of(from, "sliding_window_pattern", 6));
     for (auto i = std::size_t{0}; i < layers.size(); ++i) {
@@ -204,13 +209,15 @@ std::vector<std::int32_t> read_end_tokens(const json& from) {
 
 architecture read_architecture(const json& from) {
   static const auto known = std::map<std::string, architecture>{{"llama", architecture::llama},
+                                                                {"mistral", architecture::llama},
                                                                 {"qwen3", architecture::qwen_3},
                                                                 {"gemma3_text", architecture::gemma_3},
                                                                 {"bamba", architecture::bamba}};
   const auto type = optional(from, "model_type", std::string("(none)"));
   const auto found = known.find(type);
   if (found == known.end()) {
-    throw bad_model("config.json: model_type " + type + " is not known; llama, qwen3, gemma3_text and bamba are");
+    throw bad_model("config.json: model_type " + type +
+                    " is not known; llama, mistral, qwen3, gemma3_text and bamba are");
   }
   return found->second;
 }
@@ -258,11 +265,8 @@ model_config parse_checked(const json& from) {
   const auto scalar = is_gemma ? optional(from, "query_pre_attn_scalar", 256.0f) : static_cast<float>(made.head_dim);
   made.attention_scale = 1 / std::sqrt(scalar);
   made.layers = read_layers(from, made.kind);
-  if (!made.has(layer_kind::full)) {
-    throw bad_model("config.json: no layer attends to all tokens, of which the cache needs one");
-  }
   if (made.has(layer_kind::window)) {
-    made.window = size_of(from, "sliding_window");
+    made.window = size_of(from, "sliding_window", is_mistral(from) ? std::optional{4096} : std::nullopt);
   }
   if (made.has(layer_kind::state)) {
     made.state = read_state(from, made.hidden);

@@ -55,7 +55,7 @@ template <class Groups>
   const auto files = [&] {
     auto opened = files_tier::create({tiers.file}, tiers.file_bytes, format);
     if (!opened) {
-      throw std::invalid_argument(tiers.file + ": " + opened.error().message());
+      throw std::invalid_argument(opened.error().message());
     }
     return *std::move(opened);
   };

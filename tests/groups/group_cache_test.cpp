@@ -378,8 +378,6 @@ TEST_CASE("configurations that no cache with groups supports are refused", "[gro
   const auto wide = group_config{.num_layers = largest, .key_dim = 4096, .value_dim = 4096};
   check_messages({
       {refusal({}), invalid("number of cache_config.groups is 0, limit 1")},
-      {refusal({state}), invalid("number of cache_config.groups that hold tokens is 0, limit 1")},
-      {refusal({window}), invalid("number of groups that attend to all tokens is 0, limit 1")},
       {refusal({full, state, state}), invalid("number of groups with a state is 2, limit 1")},
       {refusal({full, group_config{.num_layers = 0}}), invalid("group_config.num_layers is 0, limit 1")},
       {refusal({group_config{.key_dim = 1, .value_dim = 1}, wide}, largest, 1),

@@ -354,6 +354,9 @@ inline const std::vector<std::pair<std::string, group_list>> kinds = {
     {"full and chunked", {full, chunked}},
     {"full and state", {full, state}},
     {"latent, two windows, chunked and state", {window, latent, with_sinks, chunked, state}},
+    {"window", {window}},
+    {"chunked and window with sinks", {chunked, with_sinks}},
+    {"window and state", {window, state}},
 };
 
 inline tokens counted(int length, int first = 0) {

@@ -113,7 +113,7 @@ class nodes_beside_model {
     if (held != model_.end()) {
       const auto node = match(held->first).back();
       --held->second.holders;
-      nodes_.let_go(node);
+      nodes_.let_go(node, [](node_id) { FAIL("hits need blocks, not sequences"); });
       prune();
     }
   }
@@ -293,7 +293,7 @@ class nodes_beside_model {
   }
 
   std::mt19937 random_;
-  group_nodes<single_thread, xxh3_hash> nodes_{max_nodes, pool_size, granularity, 7, nodes_per_block};
+  group_nodes<single_thread, xxh3_hash> nodes_{max_nodes, pool_size, granularity, 7, nodes_per_block, true};
   std::map<path, model_node> model_;
   std::vector<block_id> unused_;
   std::map<block_id, block_id> second_of_;  // of a state, by its first block
@@ -314,7 +314,7 @@ TEST_CASE("nodes apart from blocks behave as a map of paths does", "[group_nodes
 }
 
 TEST_CASE("a node outlives its blocks as long as it is held or continued", "[group_nodes]") {
-  auto nodes = group_nodes<single_thread, xxh3_hash>{max_nodes, pool_size, granularity, 7, nodes_per_block};
+  auto nodes = group_nodes<single_thread, xxh3_hash>{max_nodes, pool_size, granularity, 7, nodes_per_block, true};
   const auto upper = nodes.find_or_add(nodes.root(salt{1}), std::array<token, 2>{1, 2});
   nodes.attach(upper, window_group, block_id{5});
   const auto lower = nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4});
@@ -330,14 +330,14 @@ TEST_CASE("a node outlives its blocks as long as it is held or continued", "[gro
   CHECK(found() == 2);
   CHECK(nodes.attached(lower, window_group) == no_block);
   CHECK(nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4}) == lower);
-  nodes.let_go(lower);
+  nodes.let_go(lower, none);
   CHECK(found() == 0);
   CHECK(nodes.num_alive() == 0);
 }
 
 TEST_CASE("a place that loses its last block is retracted from its start", "[group_nodes]") {
   constexpr auto wide_blocks = std::array<std::int32_t, 1>{2};
-  auto nodes = group_nodes<single_thread, xxh3_hash>{max_nodes, pool_size, granularity, 7, wide_blocks};
+  auto nodes = group_nodes<single_thread, xxh3_hash>{max_nodes, pool_size, granularity, 7, wide_blocks, true};
   const auto upper = nodes.find_or_add(nodes.root(salt{1}), std::array<token, 2>{1, 2});
   const auto lower = nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4});
   nodes.hold(lower);
@@ -356,7 +356,7 @@ TEST_CASE("a place that loses its last block is retracted from its start", "[gro
 
 TEST_CASE("a node whose block went first goes with the last one that continues it", "[group_nodes]") {
   constexpr auto one_group = std::array<std::int32_t, 1>{1};
-  auto nodes = group_nodes<single_thread, xxh3_hash>{max_nodes, pool_size, granularity, 7, one_group};
+  auto nodes = group_nodes<single_thread, xxh3_hash>{max_nodes, pool_size, granularity, 7, one_group, true};
   const auto upper = nodes.find_or_add(nodes.root(salt{1}), std::array<token, 2>{1, 2});
   const auto lower = nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4});
   nodes.attach(upper, 0, block_id{5});
@@ -365,5 +365,34 @@ TEST_CASE("a node whose block went first goes with the last one that continues i
   nodes.detach(block_id{5}, false, ignore, ignore);
   CHECK(nodes.is_needed(upper));
   nodes.detach(block_id{6}, false, ignore, ignore);
+  CHECK(nodes.num_alive() == 0);
+}
+
+TEST_CASE("without a group of full attention, nodes are told of as long as a block lies there or behind",
+          "[group_nodes]") {
+  constexpr auto one_group = std::array<std::int32_t, 1>{1};
+  auto nodes = group_nodes<single_thread, xxh3_hash>{max_nodes, pool_size, granularity, 7, one_group, false};
+  const auto upper = nodes.find_or_add(nodes.root(salt{1}), std::array<token, 2>{1, 2});
+  const auto lower = nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4});
+  const auto other = nodes.find_or_add(nodes.link(upper), std::array<token, 2>{5, 6});
+  nodes.hold(other);
+  nodes.attach(upper, 0, block_id{5});
+  nodes.attach(lower, 0, block_id{6});
+  auto told = std::vector<node_id>{};
+  const auto note = [&](node_id node) { told.push_back(node); };
+  nodes.announce_path(lower, note);
+  CHECK(told == std::vector{upper, lower});
+  nodes.announce_path(other, note);
+  CHECK(told == std::vector{upper, lower, other});
+  auto retracted = std::vector<node_id>{};
+  const auto take_back = [&](node_id node) { retracted.push_back(node); };
+  const auto none = [](block_id) { FAIL("the blocks of a window make no other useless"); };
+  nodes.detach(block_id{5}, false, none, take_back);
+  CHECK(retracted.empty());
+  nodes.detach(block_id{6}, false, none, take_back);
+  CHECK(retracted == std::vector{lower});
+  CHECK(nodes.num_alive() == 2);
+  nodes.let_go(other, take_back);
+  CHECK(retracted == std::vector{lower, other, upper});
   CHECK(nodes.num_alive() == 0);
 }

@@ -147,11 +147,14 @@ TEST_CASE("a configuration that does not fit is refused with its member", "[llam
   CHECK_THAT(refusal_of("bamba", [](json& c) { c["mamba_d_head"] = 5; }), ContainsSubstring("mamba"));
 }
 
-TEST_CASE("models without a layer that attends to all tokens are refused", "[llama]") {
-  const auto types = std::vector<std::string>(5, "sliding_attention");
-  CHECK_THAT(refusal_of("gemma3", [&](json& c) { c["layer_types"] = types; }), ContainsSubstring("all tokens"));
-  CHECK_THAT(refusal_of("bamba", [](json& c) { c["attn_layer_indices"] = json::array(); }),
-             ContainsSubstring("all tokens"));
+TEST_CASE("all layers of Mistral's files have a window, unless they say otherwise", "[llama]") {
+  auto config = reference_of("mistral").config;
+  CHECK(model_config::parse(config).layers == std::vector(3, layer_kind::window));
+  CHECK(model_config::parse(config).window == 24);
+  config.erase("sliding_window");
+  CHECK(model_config::parse(config).window == 4096);
+  config["sliding_window"] = nullptr;
+  CHECK(model_config::parse(config).attends_to_all());
 }
 
 TEST_CASE("Qwen 3's files without kinds of layers tell which have windows", "[llama]") {

@@ -22,6 +22,8 @@ CONFIGS = {
         **SIZES, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
         rope_parameters={"rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                          "original_max_position_embeddings": 64}),
+    "mistral": transformers.MistralConfig(
+        **SIZES, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, sliding_window=24),
     "qwen3": transformers.Qwen3Config(
         **SIZES, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1, head_dim=32, tie_word_embeddings=True,
         max_position_embeddings=512,

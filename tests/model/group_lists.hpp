@@ -34,6 +34,8 @@ namespace pagedkv::test::lists {
 inline constexpr auto full = group_config{.num_layers = 2, .key_dim = 3, .value_dim = 3};
 inline constexpr auto with_sinks = group_config{
     .kind = group_kind::window, .num_layers = 4, .key_dim = 3, .value_dim = 5, .window = 12, .num_sinks = 5};
+inline constexpr auto window =
+    group_config{.kind = group_kind::window, .num_layers = 2, .key_dim = 3, .value_dim = 3, .window = 9};
 inline constexpr auto chunked =
     group_config{.kind = group_kind::chunked, .num_kv_heads = 3, .key_dim = 2, .value_dim = 2, .window = 20};
 inline constexpr auto latent = group_config{.kind = group_kind::latent, .num_layers = 3, .key_dim = 8, .value_dim = 5};
@@ -49,7 +51,11 @@ inline constexpr auto state =
           {"Jamba 1.5", small(presets::jamba_1_5_large)},
           {"Llama 4", small(presets::llama_4_scout)},
           {"sinks", {full, with_sinks}},
-          {"every kind", {with_sinks, latent, full, chunked, state}}};
+          {"every kind", {with_sinks, latent, full, chunked, state}},
+          {"one window", {window}},
+          {"windows only", {chunked, with_sinks}},
+          {"a window and states", {window, state}},
+          {"states only", {state}}};
 }
 
 /// Pools from those in which one prompt hardly fits to those that evict nothing.

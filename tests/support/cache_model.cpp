@@ -13,7 +13,7 @@ cache_model::cache_model(cache_under_test& cache, const cache_kind& kind, const 
       kind_(kind),
       config_(config),
       shape_(cache, config),
-      sizes_{config.block_size, std::min(shape_.longest_in(config.num_blocks), std::int64_t{200}),
+      sizes_{config.block_size, shape_.longest_in(config.num_blocks, 200),
              std::max(2 * config.block_size + 2, kind.has_groups ? 16 : 0),
              std::max(config.block_size + 2, kind.has_groups ? 12 : 0)},
       prefixes_{config.block_size, shape_.has_state()},

@@ -119,7 +119,7 @@ std::vector<new_block> cache_model::follow_entry(const batch_row& row, const bat
 void cache_model::check_slots_of_entry(const batch_row* row, bool has_failed, std::span<const slot> slots,
                                        std::size_t first_slot, std::size_t num_slots) {
   const auto num_groups = shape_.num_groups() - shape_.has_state();
-  const auto size = slots.size() / num_groups;
+  const auto size = num_groups == 0 ? 0 : slots.size() / num_groups;
   for (std::size_t g = 0, part = 0; g < shape_.num_groups(); ++g) {
     if (!shape_.holds_tokens(g)) {
       continue;

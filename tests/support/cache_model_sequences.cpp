@@ -101,7 +101,7 @@ model_sequence cache_model::admit(named_text text, const sequence_options& optio
   s.options = options;
   s.num_computed = s.num_written = s.num_cached = cached;
   s.num_prompt = std::min(text.size(), options.num_prompt_tokens);
-  if (exact_) {
+  if (exact_ && shape_.num_groups() > shape_.has_state()) {  // or else nodes without states go with their sequences
     const auto known = prefixes_.longest(text, std::min(text.size() - 1, options.max_cached_tokens), false);
     s.branch = known > cached ? known : 0;
   }
@@ -150,7 +150,7 @@ void cache_model::append(const operation& next, bool run) {
   auto growth = draw_growth(*s, next.b, next.c, run, sizes_);
   growth.num_ahead = 0;
   auto& [tokens, keys, num_ahead] = growth;
-  if (const auto longest = shape_.longest_in(config_.num_blocks); run && next.b % 31 == 0 && longest < 256) {
+  if (const auto longest = shape_.longest_in(config_.num_blocks, 256); run && next.b % 31 == 0 && longest < 256) {
     const auto beyond = std::max(longest - s->text.size(), std::int64_t{0}) + shape_.granularity;
     tokens.resize(static_cast<std::size_t>(beyond));
     keys.clear();

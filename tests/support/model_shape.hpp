@@ -72,10 +72,10 @@ struct model_shape {
     }
     return most;
   }
-  /// The longest sequence for which so many blocks are enough, none of them released.
-  [[nodiscard]] std::int64_t longest_in(std::int64_t num_blocks) const {
+  /// The longest sequence, of at most so many tokens, for which so many blocks are enough, none of them released.
+  [[nodiscard]] std::int64_t longest_in(std::int64_t num_blocks, std::int64_t most) const {
     auto length = std::int64_t{0};
-    while (blocks_for(length + 1) <= num_blocks) {
+    while (length < most && blocks_for(length + 1) <= num_blocks) {
       ++length;
     }
     return length;

@@ -113,8 +113,7 @@ class group_list {
   return {};
 }
 
-/// Errors: those of each group; `invalid_argument` for more than `group_list::max_size`, and for none that holds
-/// tokens.
+/// Errors: those of each group; `invalid_argument` for more than `group_list::max_size`.
 [[nodiscard]] constexpr result<void> validate(const group_list& groups) noexcept {
   if (groups.size() > group_list::max_size) {
     return error{error_code::invalid_argument, "number of cache_config.groups",
@@ -124,9 +123,6 @@ class group_list {
     if (const auto valid = validate(group); !valid) {
       return valid;
     }
-  }
-  if (!groups.empty() && std::ranges::none_of(groups, &group_config::holds_tokens)) {
-    return error{error_code::invalid_argument, "number of cache_config.groups that hold tokens", 0, 1};
   }
   return {};
 }

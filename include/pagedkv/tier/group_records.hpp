@@ -185,15 +185,10 @@ class group_directory : public record_table<node_tree<Locking, Hash>, false> {
 
 namespace detail {
 
-/// Nodes for so many records: of each node, there is a record of each group that every hit needs, or a block.
+/// Nodes for so many records: of each node, there is a record of each group that every hit needs, or a block. Without
+/// such groups, as many as behind a record of a window are to be known.
 [[nodiscard]] inline std::int64_t nodes_for_records(const group_shapes& shapes, std::int64_t num_records) noexcept {
-  auto least = std::int64_t{std::numeric_limits<std::int32_t>::max()};
-  for (std::size_t g = 0; g < shapes.num_groups(); ++g) {
-    if (shapes.is_whole(g)) {
-      least = std::min(least, static_cast<std::int64_t>(shapes.nodes_in_block(g)));
-    }
-  }
-  return num_records * least;
+  return num_records * (shapes.has_whole() ? shapes.fewest_nodes_in_block() : 32);
 }
 
 }  // namespace detail
@@ -446,7 +441,7 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
   void for_each_needed(node_id last, const Ends& ends, Visit&& visit) const noexcept {
     auto end = no_node;
     auto windows_begin = std::numeric_limits<std::int64_t>::max();
-    auto is_known = false;
+    auto is_known = !shapes_.has_whole();
     for (auto node = last; node != no_node && !(is_known && end_of(node) <= windows_begin);
          node = nodes_.parent(node)) {
       if (ends(node)) {

@@ -70,19 +70,21 @@ class invariant_check<State> : pool_check<State> {
     const bool is_withdrawn = state_.nodes.is_withdrawn(node);
     expect(above == no_node || !state_.nodes.is_withdrawn(above) || is_withdrawn, "a node continues an invalidated one",
            name);
+    auto has_blocks = false;
     for (std::size_t g = 0; g < state_.num_groups(); ++g) {
       for (auto block = state_.nodes.attached(node, g); block != no_block;) {
+        has_blocks = true;
         ++attached_[to_index(block)];
         expect(!is_withdrawn, "an invalidated node has blocks", name);
         expect(state_.nodes.group_of(block) == g, "a block is attached for another group than its own", name);
         block = state_.holds_tokens(g) ? no_block : state_.nodes.next_of_state(block);
       }
     }
-    auto reachable = above == no_node || state_.nodes.is_announced(above);
-    for (std::size_t g = 0; g < state_.num_groups(); ++g) {
-      reachable = reachable && (!state_.is_whole(g) || state_.nodes.holds_place(node, g));
-    }
-    expect(state_.nodes.is_announced(node) == reachable, "a node is announced wrongly", name);
+    const auto is_announced = state_.nodes.is_announced(node);
+    const auto continues = above == no_node || state_.nodes.is_announced(above);
+    expect(state_.has_whole() ? is_announced == state_.is_reachable(node)
+                              : (is_announced ? continues && !is_withdrawn : !has_blocks),
+           "a node is announced wrongly", name);
     expect(state_.nodes.index().link_agrees(node), "a node's newest child is not its child", name);
   }
 

@@ -110,7 +110,7 @@ template <layered State>
     return false;
   }
   const auto is_complete = attach_blocks(state, s, node, depth);
-  if (!newest) {
+  if (!newest || !state.has_whole()) {
     state.announce_up_to(node, s.options.salt);
   } else if (is_complete) {
     state.announce_new(node, tail.node, s.options.salt);
@@ -199,6 +199,9 @@ void attach_copied_state(State& state, const group_sequence& s, std::vector<bloc
     state.nodes.attach_state(node, g, copied);
     std::ranges::for_each(copied, [&](block_id block) { state.pool.publish(block); });
     state.note_attached(node, g);
+    if (!state.has_whole()) {
+      state.announce_up_to(node, s.options.salt);
+    }
   }
   auto how = release_of(s, state.time(), {});
   if (s.has_ranges) {

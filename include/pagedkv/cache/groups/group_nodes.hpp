@@ -25,7 +25,8 @@ namespace pagedkv {
 /// Nodes that continue a withdrawn one are withdrawn, too. Withdrawn nodes have no blocks.
 ///
 /// A node is *announced* from the time when hits can come as far as it until none can, because the node or one before
-/// it has lost a block of a group that every hit needs.
+/// it has lost a block of a group that every hit needs. Where there is no such group, because neither the node nor one
+/// behind it has a block.
 template <locking Locking, block_hash Hash>
 class group_nodes : public node_tree<Locking, Hash> {
   using tree = node_tree<Locking, Hash>;
@@ -42,12 +43,14 @@ class group_nodes : public node_tree<Locking, Hash> {
   using tree::parent;
   using tree::walk_below;
 
-  /// Throws `std::bad_alloc`. `nodes_per_block`: of each group; 0 for states.
+  /// Throws `std::bad_alloc`. `nodes_per_block`: of each group; 0 for states. `has_whole`: whether every hit needs all
+  /// blocks of some group.
   group_nodes(std::int32_t num_nodes, std::int32_t num_blocks, std::int32_t granularity, std::uint64_t seed,
-              std::span<const std::int32_t> nodes_per_block)
+              std::span<const std::int32_t> nodes_per_block, bool has_whole)
       : tree(num_nodes, granularity, seed),
         num_groups_(nodes_per_block.size()),
         nodes_per_block_(nodes_per_block.begin(), nodes_per_block.end()),
+        has_whole_(has_whole),
         attached_(static_cast<std::size_t>(num_nodes) * num_groups_, no_block),
         blocks_(static_cast<std::size_t>(num_blocks)),
         next_of_state_(std::ranges::count(nodes_per_block, 0) != 0 ? blocks_.size() : 0, no_block),
@@ -63,8 +66,11 @@ class group_nodes : public node_tree<Locking, Hash> {
   [[gnu::always_inline]] void prefetch_addition(std::size_t ahead, std::uint64_t hash) const noexcept {
     static_cast<void>(tree::prefetch_addition(ahead, hash));
   }
-  void let_go(node_id node) noexcept {
+  /// Calls `retracted` as `detach` does.
+  template <class Retracted>
+  void let_go(node_id node, Retracted&& retracted) noexcept {
     tree::let_go(node);
+    retract_unused(node, retracted);
     prune(node);
   }
   /// Removes a node that nothing needs, and then its ancestors of which that is true.
@@ -78,6 +84,24 @@ class group_nodes : public node_tree<Locking, Hash> {
   [[nodiscard]] bool is_announced(node_id node) const noexcept { return tree::is_marked(node); }
   /// Requires that the node before it is announced, and that all groups which every hit needs have a block here.
   void announce(node_id node) noexcept { tree::mark(node, true); }
+  /// Announces a node and those before it, where hits need no group's blocks all. Calls `announced(node)` on those that
+  /// were not, the first one first.
+  template <class Announced>
+  void announce_path(node_id last, Announced&& announced) noexcept {
+    auto top = no_node;
+    for (auto node = last; node != no_node && !is_announced(node); node = parent(node)) {
+      announce(node);
+      top = node;
+    }
+    if (top != no_node) {
+      walk_below(top, [&](node_id node) {
+        if (is_announced(node)) {
+          announced(node);
+        }
+        return is_announced(node);
+      });
+    }
+  }
 
   [[nodiscard]] block_id attached(node_id node, std::size_t group) const noexcept {
     return attached_[to_index(node) * num_groups_ + group];
@@ -195,6 +219,7 @@ class group_nodes : public node_tree<Locking, Hash> {
       top = above;
       for_each_below(top, [&](node_id node) { withdraw_one(node, lost, retracted); });
     }
+    retract_unused(parent(top), retracted);
     tree::prune_below(top, is_used());
   }
   /// Withdraws every chain with this salt. Linear in the nodes.
@@ -307,7 +332,7 @@ class group_nodes : public node_tree<Locking, Hash> {
   [[gnu::always_inline]] void detach_leaf(block_id block, node_id node, Retracted& retracted) noexcept {
     slot_of(node, 0) = no_block;
     vacate(block);
-    retract_one(node, retracted);
+    has_whole_ ? retract_one(node, retracted) : retract_unused(node, retracted);
     if (tree::num_holders(node) == 0) {
       const auto above = parent(node);
       tree::remove(node);
@@ -330,6 +355,7 @@ class group_nodes : public node_tree<Locking, Hash> {
         part = after;
       }
       slot_of(last, group) = no_block;
+      retract_unused(last, retracted);
       prune(last);
       return;
     }
@@ -349,6 +375,7 @@ class group_nodes : public node_tree<Locking, Hash> {
       }
       retract(top, group, retracted);
     }
+    retract_unused(last, retracted);
     prune(last);
   }
 
@@ -430,6 +457,23 @@ class group_nodes : public node_tree<Locking, Hash> {
       retracted(node);
     }
   }
+  /// Where hits need no group's blocks all: withdraws the announcement of a node, and then of those before it, as long
+  /// as they have no block and nothing announced continues them.
+  template <class Retracted>
+  void retract_unused(node_id node, Retracted& retracted) noexcept {
+    const auto used = is_used();
+    while (!has_whole_ && node != no_node && !used(node) && !is_announced_behind(node)) {
+      retract_one(node, retracted);
+      node = parent(node);
+    }
+  }
+  [[nodiscard]] bool is_announced_behind(node_id node) const noexcept {
+    auto child = first_child(node);
+    while (child != no_node && !is_announced(child)) {
+      child = next(child);
+    }
+    return child != no_node;
+  }
   /// Withdraws the announcement of nodes that hits can no longer pass because this place lost a block.
   template <class Retracted>
   void retract(node_id top, std::size_t group, Retracted& retracted) noexcept {
@@ -466,6 +510,7 @@ class group_nodes : public node_tree<Locking, Hash> {
 
   std::size_t num_groups_;
   std::vector<std::int32_t> nodes_per_block_;
+  bool has_whole_;
   std::vector<block_id> attached_;  // [node][group]
   std::vector<block_place> blocks_;
   std::vector<block_id> next_of_state_;  // of each block, if there are states

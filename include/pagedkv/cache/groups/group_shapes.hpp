@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -31,24 +32,30 @@ class group_shapes {
   [[nodiscard]] bool holds_tokens(std::size_t g) const noexcept { return (holds_tokens_ >> g & 1) != 0; }
   /// Whether a hit needs all of the group's blocks.
   [[nodiscard]] bool is_whole(std::size_t g) const noexcept { return (is_whole_ >> g & 1) != 0; }
+  /// Whether there is such a group. Its blocks then bound the nodes.
+  [[nodiscard]] bool has_whole() const noexcept { return is_whole_ != 0; }
   /// The group of states; `num_groups` if there is none.
   [[nodiscard]] std::size_t group_with_state() const noexcept {
     const auto groups = groups_.all();
     return static_cast<std::size_t>(std::ranges::find(groups, group_kind::state, &group_config::kind) - groups.begin());
   }
-  /// The first group that every hit needs: events tell of its layers.
+  /// The first group that every hit needs, or the first one if there is none: events tell of its layers.
   [[nodiscard]] std::size_t anchor() const noexcept {
-    const auto groups = groups_.all();
-    const auto is_anchor = [](const group_config& group) {
-      return group.kind == group_kind::full || group.kind == group_kind::latent;
-    };
-    return static_cast<std::size_t>(std::ranges::find_if(groups, is_anchor) - groups.begin());
+    return has_whole() ? static_cast<std::size_t>(std::countr_zero(is_whole_)) : 0;
   }
   /// Tokens of a node.
   [[nodiscard]] std::int64_t granularity() const noexcept { return plan.hit_granularity; }
   [[nodiscard]] std::size_t tokens_per_node() const noexcept { return static_cast<std::size_t>(granularity()); }
   [[nodiscard]] std::int64_t block_size(std::size_t g) const noexcept { return plan.groups[g].block_size; }
   [[nodiscard]] std::size_t nodes_in_block(std::size_t g) const noexcept { return nodes_in_block_[g]; }
+  /// Of the groups of which a hit needs all blocks; 0 without one.
+  [[nodiscard]] std::int64_t fewest_nodes_in_block() const noexcept {
+    auto fewest = std::uint32_t{0};
+    for (std::size_t g = 0; g < num_groups(); ++g) {
+      fewest = is_whole(g) && (fewest == 0 || nodes_in_block_[g] < fewest) ? nodes_in_block_[g] : fewest;
+    }
+    return fewest;
+  }
   /// The place of a node with so many before it.
   [[nodiscard]] std::size_t place_of_node(std::size_t g, std::uint32_t depth) const noexcept {
     return nodes_in_block_[g] == 1 ? depth : depth / nodes_in_block_[g];

@@ -154,22 +154,18 @@ class group_state : public group_shapes {
         pool(config.num_blocks, config.capacity()),
         nodes(static_cast<std::int32_t>(num_nodes(valid, planned) + num_more_nodes), config.capacity(),
               config.block_size, config.hash_seed != 0 ? config.hash_seed : detail::random_seed(),
-              nodes_per_block(valid, planned)),
+              nodes_per_block(valid, planned), has_whole()),
         sequences(config.max_sequences),
         pins(config.max_sequences),
         events(std::move(stream)) {
     useless_.reserve(static_cast<std::size_t>(config.capacity()));
   }
 
-  /// Errors: `invalid_argument` without a group of full attention or latent vectors, whose blocks anchor the prefix
-  /// index, and with two groups of states; `size_overflow` when there are more runs of tokens, in the pool and
-  /// beside it, than an int32 numbers.
+  /// Errors: `invalid_argument` with two groups of states; `size_overflow` when there are more runs of tokens, in the
+  /// pool and beside it, than an int32 numbers.
   [[nodiscard]] static result<void> check(const cache_config& config, const memory_plan& plan,
                                           std::int64_t num_more_nodes) noexcept {
     const auto num = num_nodes(config, plan) + num_more_nodes;
-    if (num == num_more_nodes) {
-      return error{error_code::invalid_argument, "number of groups that attend to all tokens", 0, 1};
-    }
     if (const auto num_states = std::ranges::count(config.groups, group_kind::state, &group_config::kind);
         num_states > 1) {
       return error{error_code::invalid_argument, "number of groups with a state", num_states, 1};
@@ -231,11 +227,11 @@ class group_state : public group_shapes {
     if (!newest) {
       return known;
     }
-    if constexpr (hears_nodes<Events>) {
+    if (hears_nodes<Events> || nodes.is_full()) {
       hold(before);
-      events.make_room_for_nodes();
+      make_room_for_nodes();
       if (before.node != no_node) {
-        static_cast<node_tree<Locking, Hash>&>(nodes).let_go(before.node);  // it stays, as without tiers
+        static_cast<node_tree<Locking, Hash>&>(nodes).let_go(before.node);  // it stays, as it did before
       }
     }
     const auto node = nodes.add(before, hash, contents);
@@ -293,6 +289,9 @@ class group_state : public group_shapes {
   void announce_up_to(node_id last, salt tag) noexcept {
     if (last == no_node || nodes.is_announced(last)) {
       return;
+    }
+    if (!has_whole()) {
+      return nodes.announce_path(last, [&](node_id node) { report_announced(node, tag); });
     }
     if (nodes.first_child(last) == no_node && is_reachable(last)) {
       return announce(last, tag);
@@ -378,7 +377,7 @@ class group_state : public group_shapes {
   }
   void let_go(const node_link<node_id>& tail) noexcept {
     if (tail.node != no_node) {
-      nodes.let_go(tail.node);
+      nodes.let_go(tail.node, [this](node_id node) { report_eviction(node); });
     }
   }
 
@@ -481,7 +480,6 @@ class group_state : public group_shapes {
   typename Locking::template atomic<bool> resizing{false};
   [[no_unique_address]] Events events;
 
- private:
   /// Whether hits that reach the node before this one can go on to its end.
   [[nodiscard]] bool is_reachable(node_id node) const noexcept {
     const auto above = nodes.parent(node);
@@ -492,8 +490,32 @@ class group_state : public group_shapes {
     return reachable;
   }
 
+ private:
+  /// Blocks that may be evicted for the room of one node. Those of a window that sequences have left free no node.
+  static constexpr auto max_evictions_for_node = 16;
+
+  /// Tiers forget records. Behind windows and states alone, nodes can outnumber the pool's blocks: some are evicted.
+  void make_room_for_nodes() noexcept {
+    if constexpr (hears_nodes<Events>) {
+      events.make_room_for_nodes();
+    }
+    if (!has_whole() && nodes.is_full()) {
+      auto watched = chains();
+      auto victim = no_block;
+      auto num_evicted = std::int64_t{0};
+      while (nodes.is_full() && num_evicted < max_evictions_for_node &&
+             pool.evict({&victim, 1}, watched, time(), 0) != 0) {
+        num_evicted += 1 + watched.free_useless();
+      }
+      detail::count<&cache_statistics::evictions>(counts, num_evicted);
+    }
+  }
+
   void announce(node_id node, salt tag) noexcept {
     nodes.announce(node);
+    report_announced(node, tag);
+  }
+  void report_announced(node_id node, salt tag) noexcept {
     detail::report<event_kind::stored>(events, [&] {
       const auto before = nodes.parent(node);
       const auto contents = nodes.index().contents(node);
@@ -527,17 +549,16 @@ class group_state : public group_shapes {
   }
 
   /// Every node is in some block of a group that every hit needs, in use or evictable, at its place in the block: as
-  /// many nodes suffice as such blocks have places.
+  /// many nodes suffice as such blocks have places. Without such a group, nodes of tokens whose blocks are gone stay for
+  /// those behind them: as many as 1/256 of the pool's bytes hold, at least 32 for a block.
   [[nodiscard]] static std::int64_t num_nodes(const cache_config& config, const memory_plan& plan) noexcept {
-    auto least = std::int64_t{0};
-    for (std::size_t g = 0; g < config.groups.size(); ++g) {
-      const auto kind = config.groups[g].kind;
-      if (kind == group_kind::full || kind == group_kind::latent) {
-        const auto num = std::int64_t{plan.groups[g].block_size / config.block_size} * config.capacity();
-        least = least == 0 ? num : std::min(least, num);
-      }
+    const auto shapes = group_shapes{config.groups, plan};
+    if (shapes.has_whole()) {
+      return shapes.fewest_nodes_in_block() * config.capacity();
     }
-    return least;
+    const auto bytes_of_node = std::int64_t{config.block_size} * std::int64_t{sizeof(token)} + 100;
+    const auto in_share = std::min(plan.block_bytes / 256 / bytes_of_node, std::int64_t{1} << 20);
+    return std::max(std::int64_t{32}, in_share) * config.capacity();
   }
 
   [[no_unique_address]] mutable typename detail::nodes_mutex<typename Locking::family>::type nodes_mutex_;

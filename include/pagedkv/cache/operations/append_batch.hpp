@@ -29,7 +29,7 @@ namespace pagedkv::detail {
     }
     num_slots += num_slots_of(entry);
   }
-  if (slots.size() / num_groups < num_slots) {
+  if (num_groups != 0 && slots.size() / num_groups < num_slots) {
     return error{error_code::invalid_argument, "room for slots of a batch", static_cast<std::int64_t>(slots.size()),
                  static_cast<std::int64_t>(num_slots * num_groups)};
   }

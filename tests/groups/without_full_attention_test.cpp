@@ -1,0 +1,97 @@
+#include <pagedkv/events/event_queues.hpp>
+#include <pagedkv/pagedkv.hpp>
+
+#include "group_engine.hpp"
+
+#include <catch2/catch_test_macros.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+using namespace pagedkv;
+using namespace pagedkv::test;
+
+namespace {
+
+using plain = engine<group_cache<float32>>;
+
+/// Computes a prompt in chunks, as an engine does where it does not fit into the pool whole.
+template <class Engine>
+std::int64_t serve_in_chunks(Engine& e, const tokens& prompt) {
+  const auto id = e.create(prompt, {.first_chunk = 16}).value();
+  const auto cached = e.sequences.at(id).computed;
+  e.compute(id);
+  for (auto& text = e.sequences.at(id).text; text.size() < prompt.size();) {
+    const auto next = prompt.begin() + static_cast<std::ptrdiff_t>(text.size());
+    REQUIRE(e.append(id, tokens(next, next + std::min<std::ptrdiff_t>(16, prompt.end() - next))));
+    e.compute(id);
+  }
+  e.check(id);
+  e.release(id);
+  REQUIRE(e.cache.check_invariants() == sound);
+  return cached;
+}
+
+}  // namespace
+
+TEST_CASE("a window alone is shared far behind tokens whose blocks are gone", "[group_cache]") {
+  auto e = plain{config_of({window}, 40)};
+  CHECK(serve_in_chunks(e, counted(2001)) == 0);
+  CHECK(e.cache.statistics().evictions > 0);
+  CHECK(serve_in_chunks(e, counted(2001)) == 2000);
+  auto branch = counted(1000);
+  branch.push_back(-1);
+  CHECK(e.cache.find_prefix(branch) < 1000);
+}
+
+TEST_CASE("with windows alone, blocks give way to nodes", "[group_cache]") {
+  const auto config = config_of({window}, 40);
+  auto queues = event_queues{config.block_size, {.capacity = 8192}};
+  auto e = engine<group_cache<float32, event_queues>>{config, queues};
+  auto known = std::set<std::uint64_t>{};
+  const auto follow = [&](const cache_event& event) {
+    if (event.kind == event_kind::stored) {
+      REQUIRE(known.insert(event.hash).second);
+    } else {
+      REQUIRE(known.erase(event.hash) == 1);
+    }
+  };
+  for (const auto first : {0, 100'000, 200'000, 300'000, 400'000}) {
+    CHECK(serve_in_chunks(e, counted(4001, first)) == 0);
+    CHECK(e.cache.find_prefix(counted(4001, first)) == 4000);
+    queues.drain(follow);
+    CHECK(queues.num_dropped() == 0);
+  }
+  CHECK(e.cache.find_prefix(counted(4001)) == 0);  // its nodes went, and the blocks with them
+  CHECK(known.size() >= 1000);
+  REQUIRE(e.cache.reset_prefix_cache());
+}
+
+TEST_CASE("a chain longer than all nodes is computed, and cached no further", "[group_cache]") {
+  auto e = plain{config_of({window}, 40)};
+  CHECK(serve_in_chunks(e, counted(10'001)) == 0);
+  CHECK(e.cache.find_prefix(counted(10'001)) < 10'000);
+  CHECK(serve_in_chunks(e, counted(41, 50'000)) == 0);
+  CHECK(serve_in_chunks(e, counted(41, 50'000)) == 40);
+}
+
+TEST_CASE("models of states alone share saved states", "[group_cache]") {
+  auto e = plain{config_of({state}, 40)};
+  const auto first = e.create(counted(41)).value();
+  e.compute(first);
+  CHECK(e.cache.statistics().blocks.in_use == e.cache.plan().groups[0].blocks_per_state);
+  e.release(first);
+  const auto again = e.create(counted(61)).value();
+  CHECK(e.sequences.at(again).computed == 40);
+  e.compute(again);
+  e.check(again);
+  const auto other = e.create(counted(41)).value();
+  CHECK(e.sequences.at(other).computed == 40);
+  e.release(other);
+  e.release(again);
+  CHECK(e.cache.statistics().blocks.in_use == 0);
+  REQUIRE(e.cache.check_invariants() == sound);
+}
