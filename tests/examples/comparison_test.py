@@ -12,7 +12,7 @@ import subprocess
 import unittest
 import xml.etree.ElementTree
 
-from replay_program import ENVIRONMENT, REPLAY, TRACE, TemporaryFolder, choices, replay, run
+from replay_program import CONVERSATIONS, ENVIRONMENT, REPLAY, TemporaryFolder, choices, needs_conversations, replay, run
 
 needs_gnuplot = unittest.skipUnless(shutil.which("gnuplot"), "gnuplot is not here")
 
@@ -75,9 +75,9 @@ class Figures(TemporaryFolder):
         self.assertNotEqual(first["tiny_lfu"], second["tiny_lfu"])
         self.assertEqual(first["lru"], second["lru"])
 
-    @unittest.skipUnless(TRACE.exists(), f"{TRACE} is not here")
+    @needs_conversations
     def test_agrees_with_the_replay_of_a_trace(self):
-        self.check_agrees_with_the_replay("--trace", TRACE, "--limit", 4000, "--blocks", 3000)
+        self.check_agrees_with_the_replay("--trace", CONVERSATIONS, "--limit", 4000, "--blocks", 3000)
 
     def test_locking_changes_no_victim(self):
         options = ["--eviction", "hit_density", "--blocks", 2000]
@@ -142,9 +142,9 @@ class Figures(TemporaryFolder):
         self.assertEqual((report["requests"], report["capacities"]), (0, [1]))
         self.assertEqual(report["policies"]["lru"][0]["hit_ratio"], 0)
 
-    @unittest.skipUnless(TRACE.exists(), f"{TRACE} is not here")
+    @needs_conversations
     def test_conversation_trace(self):
-        report = replay("--trace", TRACE, "--compare", "--blocks", "9139,18279,50000")
+        report = replay("--trace", CONVERSATIONS, "--compare", "--blocks", "9139,18279,50000")
         self.assertEqual((report["requests"], report["block_references"]), (12_031, 288_500))
         self.assertEqual(report["distinct_blocks"], 182_790)
         found = {policy: hit_ratios(points) for policy, points in report["policies"].items()}

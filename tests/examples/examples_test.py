@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import unittest
 
-from replay_program import EXAMPLES, SOURCE_ROOT, TRACE, TemporaryFolder, choices, replay, run
+from replay_program import AGENTS, CONVERSATIONS, EXAMPLES, SOURCE_ROOT, TemporaryFolder, choices, needs_agents, needs_conversations, replay, run
 
 
 class QuickStart(unittest.TestCase):
@@ -47,10 +47,7 @@ class Tiers(TemporaryFolder):
         self.assertEqual(came, counts["records"] + counts["evictions"] + counts["dropped"])
         self.assertEqual(counts["handed_over"], counts["written"] + counts["lost_writes"] + counts["owed"])
 
-    def check_trace(self, name, blocks):
-        trace = TRACE.with_name(name)
-        if not trace.exists():
-            self.skipTest(f"{trace} is missing")
+    def check_trace(self, trace, blocks):
         tiered = replay("--trace", trace, "--blocks", blocks, "--host-blocks", 10 * blocks, "--write-policy", "through")
         large = replay("--trace", trace, "--blocks", 10 * blocks)
         self.assertEqual((tiered["refused_requests"], large["refused_requests"]), (0, 0))
@@ -60,11 +57,13 @@ class Tiers(TemporaryFolder):
         self.assertEqual(host["lost_writes"], 0)
         self.check_tier(host)
 
+    @needs_conversations
     def test_conversations(self):
-        self.check_trace("conversation_trace.jsonl", 1000)
+        self.check_trace(CONVERSATIONS, 1000)
 
+    @needs_agents
     def test_agents(self):
-        self.check_trace("coding_agents.jsonl", 1300)
+        self.check_trace(AGENTS, 1300)
 
     def test_published_events_change_nothing(self):
         arguments = ["--limit", 50, "--blocks", 300, "--json", "-"]
@@ -392,13 +391,13 @@ class GeneratedWorkload(unittest.TestCase):
 
 
 class ConversationTrace(unittest.TestCase):
-    @unittest.skipUnless(TRACE.exists(), f"{TRACE} is not here")
+    @needs_conversations
     def test_hit_ratios_of_lru(self):
         for locking, (blocks, expected) in itertools.product(
             ("single_thread", "rw_lock"), {9_139: 0.1958, 18_279: 0.2789, 50_000: 0.3546}.items()
         ):
             with self.subTest(locking=locking, blocks=blocks):
-                report = replay("--trace", TRACE, "--locking", locking, "--blocks", blocks)
+                report = replay("--trace", CONVERSATIONS, "--locking", locking, "--blocks", blocks)
                 self.assertEqual((report["requests"], report["block_references"]), (12_031, 288_500))
                 self.assertAlmostEqual(report["hit_ratio"], expected, delta=0.0005)
                 self.assertAlmostEqual(report["bound_hit_ratio"], 0.3664, delta=0.0005)

@@ -11,7 +11,17 @@ import unittest
 SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
 EXAMPLES = pathlib.Path(os.environ["PAGEDKV_BUILD_ROOT"]) / "examples"
 REPLAY = EXAMPLES / "replay" / "replay"
-TRACE = SOURCE_ROOT.parent / "shared" / "traces" / "conversation_trace.jsonl"
+
+
+def trace(variable, name):
+    """Recorded requests, which are not part of the tree: docs/testing.md says where they are from."""
+    return pathlib.Path(os.environ.get(variable) or SOURCE_ROOT.parent / "shared" / "traces" / name)
+
+
+CONVERSATIONS = trace("PAGEDKV_CONVERSATION_TRACE", "conversation_trace.jsonl")
+AGENTS = trace("PAGEDKV_AGENTS_TRACE", "coding_agents.jsonl")
+needs_conversations = unittest.skipUnless(CONVERSATIONS.exists(), "no conversation trace: set PAGEDKV_CONVERSATION_TRACE")
+needs_agents = unittest.skipUnless(AGENTS.exists(), "no trace of coding agents: set PAGEDKV_AGENTS_TRACE")
 
 # The program, not a sanitizer, must refuse sizes that do not fit into memory.
 ENVIRONMENT = {**os.environ, "ASAN_OPTIONS": "allocator_may_return_null=1", "TSAN_OPTIONS": "allocator_may_return_null=1"}
