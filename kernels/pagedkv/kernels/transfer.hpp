@@ -51,8 +51,8 @@ template <class Element, int N>
 
 /// Numbers of `From` as numbers of `To`. Equal elements keep every bit, NaN payloads included.
 template <class To, class From, int N>
-[[nodiscard]] PAGEDKV_DEVICE auto recode(const vector<typename From::storage, N>& stored, float from_scale,
-                                         float to_scale) {
+[[nodiscard]] PAGEDKV_DEVICE encoded_numbers<To, N> recode(const vector<typename From::storage, N>& stored,
+                                                           float from_scale, float to_scale) {
   if constexpr (std::is_same_v<To, From> && is_unscaled<To>) {
     return stored;
   } else {

@@ -24,8 +24,12 @@ inline constexpr unsigned bytes_of_piece = 48;
 
   #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
 
+/// A row's words.
+using row_words = vector<lane_word, 8>;
+static_assert(sizeof(row_words) == sizeof(attention_row));  // nvcc 12 instantiates it here: for a bit cast, it does not
+
 PAGEDKV_DEVICE inline void put_piece(unsigned to, const attention_piece& piece) {
-  const auto words = __builtin_bit_cast(vector<lane_word, 8>, piece.row);
+  const auto words = __builtin_bit_cast(row_words, piece.row);
   put_chunk(to, {words.values[0], words.values[1], words.values[2], words.values[3]});
   put_chunk(to + 16, {words.values[4], words.values[5], words.values[6], words.values[7]});
   put_chunk(to + 32, {static_cast<lane_word>(piece.task), static_cast<lane_word>(piece.tile),
@@ -41,9 +45,8 @@ PAGEDKV_DEVICE inline void end_pieces(unsigned to) { put_piece(to, {{0, 0, 0, 0,
     take_chunk(from + i * 16, words[i]);
   }
   auto piece = attention_piece{};
-  piece.row =
-      __builtin_bit_cast(attention_row, (vector<lane_word, 8>{{words[0][0], words[0][1], words[0][2], words[0][3],
-                                                               words[1][0], words[1][1], words[1][2], words[1][3]}}));
+  piece.row = __builtin_bit_cast(attention_row, (row_words{{words[0][0], words[0][1], words[0][2], words[0][3],
+                                                            words[1][0], words[1][1], words[1][2], words[1][3]}}));
   piece.task = static_cast<std::int32_t>(words[2][0]);
   piece.tile = static_cast<std::int32_t>(words[2][1]);
   piece.end = static_cast<std::int32_t>(words[2][2]);
