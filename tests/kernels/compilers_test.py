@@ -1,6 +1,7 @@
 """Every kernel but those of AMD's own elements compiles for NVIDIA, and the backend for AMD and NVIDIA, with the compilers
 that are installed, each version of nvcc among them: those in /usr/local/cuda*, or those that PAGEDKV_NVCC lists, with colons between
-them. What is absent is skipped. scripts/amd-check compiles every kernel for AMD."""
+them; a clang that PAGEDKV_CUDA_CLANG names reads all headers. What is absent is skipped. scripts/amd-check compiles every kernel for
+AMD."""
 
 import concurrent.futures
 import glob
@@ -84,6 +85,8 @@ def find_nvccs():
 
 
 NVCCS = find_nvccs()
+# With a toolkit that it takes: "clang++-16 --cuda-path=/opt/cuda-12.4".
+CLANG = shlex.split(os.environ.get("PAGEDKV_CUDA_CLANG", ""))
 
 
 class CompilerTest(unittest.TestCase):
@@ -130,6 +133,12 @@ class Compilers(CompilerTest):
             with self.subTest(nvcc):
                 done = run(nvcc, *flags, "-c", "-o", self.folder / "headers.o", "tests/kernels/device_headers.cpp")
                 self.assertEqual(done.returncode, 0, done.stdout)
+
+    @unittest.skipUnless(CLANG, "PAGEDKV_CUDA_CLANG names no clang and its toolkit")
+    def test_clang_takes_every_header_for_nvidia(self):
+        flags = ["-x", "cuda", "-std=c++20", "--cuda-gpu-arch=sm_90", "-Wno-unknown-cuda-version", "-Wall", "-Wextra", "-Werror"]
+        done = run(*CLANG, *flags, "-fsyntax-only", "-Iinclude", "-Ikernels", "tests/kernels/device_headers.cpp")
+        self.assertEqual(done.returncode, 0, done.stdout)
 
 
 @unittest.skipUnless(NVCCS, "nvcc is not installed")

@@ -64,6 +64,12 @@ namespace device_headers {
 
 using namespace pagedkv;
 
+/// Code for devices has constants, too.
+template <class Element>
+constexpr bool keeps_one = Element::decode(Element::encode(1.0F, 1.0F), 1.0F) == 1.0F;
+static_assert(keeps_one<float32> && keeps_one<float16> && keeps_one<bfloat16> && keeps_one<int8>);
+static_assert(keeps_one<float8_e4m3> && keeps_one<float8_e5m2>);
+
 using plain = kv_cache<hip_backend, event_queues, sharded_mutex>;
 using without_locks = kv_cache<hip_backend, lock_free, clock_sweep, int8>;
 using with_groups = group_cache<hip_backend, event_queues, float8_latent>;

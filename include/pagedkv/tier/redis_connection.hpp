@@ -214,7 +214,7 @@ class redis_connection {
     }
     char* command = nullptr;
     const auto size = redisFormatCommandArgv(&command, static_cast<int>(words.size()), texts.data(), sizes.data());
-    const auto owner = std::unique_ptr<char, decltype(&std::free)>{command, &std::free};
+    const auto owner = std::unique_ptr<char, decltype(&redisFreeCommand)>{command, &redisFreeCommand};
     if (owner == nullptr) {
       return false;
     }

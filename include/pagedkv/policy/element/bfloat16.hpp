@@ -20,15 +20,16 @@ struct bfloat16 {
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float /*scale*/) noexcept {
 #if defined(PAGEDKV_DEVICE_BFLOAT16)
-    return static_cast<storage>(device_bfloat16_bits(number, 0.0f) & 0xffffu);
-#else
+    if (!__builtin_is_constant_evaluated()) {
+      return static_cast<storage>(device_bfloat16_bits(number, 0.0f) & 0xffffu);
+    }
+#endif
     const auto bits = __builtin_bit_cast(std::uint32_t, number);
     const auto rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
     // Rounding could carry a NaN's payload into the sign, or clear the payload and produce an infinity.
     const auto quiet_nan = bits >> 16 | 0x40u;
     const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
     return static_cast<storage>(is_nan ? quiet_nan : rounded);
-#endif
   }
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(storage stored, float /*scale*/) noexcept {
@@ -37,8 +38,7 @@ struct bfloat16 {
 
 #if defined(PAGEDKV_DEVICE_BFLOAT16)
   /// Two numbers, which devices convert together.
-  PAGEDKV_HOST_DEVICE static constexpr void encode_two(const float* numbers, float /*scale*/,
-                                                       storage* stored) noexcept {
+  PAGEDKV_HOST_DEVICE static void encode_two(const float* numbers, float /*scale*/, storage* stored) noexcept {
     const auto bits = device_bfloat16_bits(numbers[0], numbers[1]);
     stored[0] = static_cast<storage>(bits & 0xffffu);
     stored[1] = static_cast<storage>(bits >> 16);

@@ -24,8 +24,10 @@ struct float16 {
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float /*scale*/) noexcept {
 #if defined(PAGEDKV_DEVICE_HALF)
-    return device_half_bits(number);
-#else
+    if (!__builtin_is_constant_evaluated()) {
+      return device_half_bits(number);
+    }
+#endif
     const auto bits = __builtin_bit_cast(std::uint32_t, number);
     const auto sign = bits >> 16 & 0x8000u;
     const auto magnitude = bits & 0x7fffffffu;
@@ -38,13 +40,14 @@ struct float16 {
     result = select_bits(magnitude >= first_infinite, 0x7c00u, result);
     result = select_bits(magnitude > 0x7f800000u, quiet_nan, result);
     return static_cast<storage>(sign | result);
-#endif
   }
 
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(storage stored, float /*scale*/) noexcept {
 #if defined(PAGEDKV_DEVICE_HALF)
-    return device_half_value(stored);
-#else
+    if (!__builtin_is_constant_evaluated()) {
+      return device_half_value(stored);
+    }
+#endif
     const auto sign = (stored & 0x8000u) << 16;
     const auto magnitude = stored & 0x7fffu;
     const auto normal = (magnitude << 13) + exponent_shift;
@@ -55,7 +58,6 @@ struct float16 {
     result = select_bits(magnitude >= 0x7c00u, normal + exponent_shift, result);
     result |= select_bits(magnitude > 0x7c00u, quiet_bit, 0u);
     return __builtin_bit_cast(float, sign | result);
-#endif
   }
 
 #if defined(PAGEDKV_WIDE_VECTORS)

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-// Conversion of float32 to bfloat16 in one instruction, in device code. Rounds to nearest even; a NaN stays a NaN, but
-// its bits may change.
+// Conversion of float32 to bfloat16 in one instruction, in device code that runs. Rounds to nearest even; a NaN stays a
+// NaN, but its bits may change.
 #if defined(__CUDA_ARCH__)
   #if __CUDA_ARCH__ >= 800
     #define PAGEDKV_DEVICE_BFLOAT16
@@ -13,7 +13,7 @@
 namespace pagedkv {
 
 /// Two numbers, the first in the lower half.
-[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::uint32_t device_bfloat16_bits(float low, float high) noexcept {
+[[nodiscard]] PAGEDKV_HOST_DEVICE inline std::uint32_t device_bfloat16_bits(float low, float high) noexcept {
   std::uint32_t bits;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
   return bits;

@@ -130,7 +130,7 @@ template <class Format>
 inline constexpr bool device_converts_float8 =
     std::is_same_v<Format, e4m3_format> || std::is_same_v<Format, e5m2_format>;
 
-[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr float nan_for_infinity(float number) noexcept {
+[[nodiscard]] PAGEDKV_HOST_DEVICE inline float nan_for_infinity(float number) noexcept {
   float result;
   asm("fma.rn.f32 %0, %1, 0f00000000, %1;" : "=f"(result) : "f"(number));  // infinity times zero is NaN
   return result;

@@ -37,7 +37,9 @@ struct float8 {
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr storage encode(float number, float scale) noexcept {
 #if defined(PAGEDKV_DEVICE_FLOAT8)
     if constexpr (device_converts_float8<Format>) {
-      return static_cast<storage>(device_float8_bits<Format>(quotient_of(number, scale), 0.0f) & 0xffu);
+      if (!__builtin_is_constant_evaluated()) {
+        return static_cast<storage>(device_float8_bits<Format>(quotient_of(number, scale), 0.0f) & 0xffu);
+      }
     }
 #endif
     // Minima and maxima instead of choices: on some devices, a choice takes a register that all lanes share.
@@ -59,7 +61,9 @@ struct float8 {
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(storage stored, float scale) noexcept {
 #if defined(PAGEDKV_DEVICE_FLOAT8)
     if constexpr (device_converts_float8<Format>) {
-      return device_float8_values<Format>(stored).low * scale;
+      if (!__builtin_is_constant_evaluated()) {
+        return device_float8_values<Format>(stored).low * scale;
+      }
     }
 #endif
     const auto sign = std::uint32_t{stored & 0x80u} << 24;
