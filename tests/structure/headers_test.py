@@ -16,6 +16,41 @@ import rules
 SOURCE_ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
 BUILD_ROOT = pathlib.Path(os.environ["PAGEDKV_BUILD_ROOT"])
 COMPILER = shlex.split(os.environ["PAGEDKV_GCC"])
+# Structures that callers fill, each by a few of its fields. g++ warns of the others unless they have a default.
+OPTIONS_PROGRAM = """
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/tier/hand_over.hpp>
+#include <pagedkv/tier/redis_config.hpp>
+#include <pagedkv/tier/remote_tier.hpp>
+#include <pagedkv/tier/session_file.hpp>
+#include <pagedkv/tier/tiered_cache.hpp>
+#if __has_include(<liburing.h>)
+  #include <pagedkv/tier/file_tier.hpp>
+#endif
+#if __has_include(<msgpuck.h>) && __has_include(<zmq.hpp>)
+  #include <pagedkv/wire/event_publisher.hpp>
+  #include <pagedkv/wire/event_subscriber.hpp>
+#endif
+
+using namespace pagedkv;
+
+template <class... Options>
+void take(const Options&...) {}
+
+void options() {
+  take(cache_config{.num_blocks = 1}, group_config{.window = 1}, sequence_options{.priority = 1}, request_options{.may_preempt = true});
+  take(batch_buffers{.slots = {}}, attention_options{.scale = 1}, attention_lists{.kind = listed_blocks::none});
+  take(attention_batch{.indptr = {}, .indices = {}, .last_block_len = {}}, model_shape{.num_layers = 1});
+  take(tier_config{.model = ""}, session_options<>{.model = ""}, offer_options{.model = ""}, remote_tier_config{.prefix = ""});
+  take(redis_config{.endpoints = {}}, redis_config{.database = 1});
+#if __has_include(<liburing.h>)
+  take(file_tier_options{.timeout = {}});
+#endif
+#if __has_include(<msgpuck.h>) && __has_include(<zmq.hpp>)
+  take(publisher_config{.endpoint = ""}, publisher_config{.topic = ""}, subscriber_config{.endpoint = ""});
+#endif
+}
+"""
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Werror"]
 
 
@@ -141,6 +176,13 @@ class SourceTree(unittest.TestCase):
         finally:
             shutil.rmtree(folder / "beginnings", ignore_errors=True)  # hundreds of megabytes
         self.assertEqual(violations, [], "\n" + "\n".join(violations))
+
+    def test_options_are_given_by_few_of_their_fields(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder) / "options.cpp"
+            program.write_text(OPTIONS_PROGRAM)
+            done = subprocess.run([*compiler_for(SOURCE_ROOT), "-fsyntax-only", program], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
 
     @unittest.skipUnless(shutil.which("clang++-15"), "clang 15 is not installed")
     def test_the_oldest_clang_takes_what_engines_call(self):

@@ -125,8 +125,8 @@ struct attention_plan {
 /// layer.
 struct attention_lists {
   listed_blocks kind = listed_blocks::none;
-  std::span<const std::int32_t> indptr;  // [rows + 1]: where the entries of a row start; devices do not read it
-  std::span<const std::int32_t> blocks;  // [row][KV head, with `of_heads`][entry]: lists of a row are equally long
+  std::span<const std::int32_t> indptr = {};  // [rows + 1]: where the entries of a row start; devices do not read it
+  std::span<const std::int32_t> blocks = {};  // [row][KV head, with `of_heads`][entry]: lists of a row are equally long
 };
 
 /// Errors: `invalid_argument` for an `indptr` that has not one entry more than there are rows, starts below zero,
@@ -177,11 +177,11 @@ struct attention_batch {
   std::span<const std::int32_t> indptr;          // [rows + 1]: where the blocks of a row start in `indices`
   std::span<const block_id> indices;             // [indptr.back()]: of all rows; `no_block` where a window dropped one
   std::span<const std::int32_t> last_block_len;  // [rows]: tokens in the last block; 0 for an empty sequence
-  std::span<const std::int32_t> query_indptr;    // [rows + 1]: where the queries of a row start; empty: one query a row
-  attention_plan plan = {};                      // for devices
-  std::span<const std::uint32_t> tree_masks = {};  // [query token], see above; empty: no trees
-  bool shares_prefixes = false;                    // for hosts; for devices, the plan says it
-  attention_lists lists = {};                      // rows with lists share no prefixes
+  std::span<const std::int32_t> query_indptr = {};  // [rows + 1]: where a row's queries start; empty: one query a row
+  attention_plan plan = {};                         // for devices
+  std::span<const std::uint32_t> tree_masks = {};   // [query token], see above; empty: no trees
+  bool shares_prefixes = false;                     // for hosts; for devices, the plan says it
+  attention_lists lists = {};                       // rows with lists share no prefixes
 
   /// Sequences in the batch.
   [[nodiscard]] std::size_t num_rows() const noexcept { return last_block_len.size(); }

@@ -24,7 +24,7 @@ enum class request_state : std::uint8_t {
 /// Options of `submit`. A request's priority is that of its sequence. `describe` tells the length of the prompt in
 /// `sequence.num_prompt_tokens`.
 struct request_options {
-  sequence_options sequence;
+  sequence_options sequence = {};
   bool may_preempt = false;  // when the pool is full, running requests that rank below it are preempted
 };
 

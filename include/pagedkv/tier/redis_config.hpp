@@ -29,13 +29,13 @@ struct redis_endpoint {
 /// How to reach a store and how long to try. `parse_redis_url` makes one of a URL.
 struct redis_config {
   std::vector<redis_endpoint> endpoints{redis_endpoint{}};  // of one store, or of some nodes of one cluster
-  std::string user;                                         // the store's default user when empty
-  std::string password;                                     // none when empty
+  std::string user = {};                                    // the store's default user when empty
+  std::string password = {};                                // none when empty
   std::int32_t database = 0;                                // a cluster has only this one
   std::chrono::milliseconds connect_timeout{1'000};         // of a connection with its handshake
   std::chrono::milliseconds shortest_pause{10};             // between attempts to connect; doubles up to the longest
   std::chrono::milliseconds longest_pause{1'000};
-  std::chrono::milliseconds time_to_live{0};                // of values; 0: until the store makes room
+  std::chrono::milliseconds time_to_live{0};                 // of values; 0: until the store makes room
   std::size_t max_in_flight_bytes = std::size_t{768} << 10;  // per node; two values may exceed it
 };
 

@@ -24,17 +24,17 @@ namespace pagedkv {
 /// How a worker publishes its events.
 struct publisher_config {
   std::string endpoint = "tcp://*:5557";  // the data-parallel rank is added to vLLM's port by convention
-  std::string replay_endpoint;            // where subscribers ask for batches that they missed; none when empty
-  std::string topic;                      // llm-d: "kv@<pod-ip>:<port>@<model>"
+  std::string replay_endpoint = {};       // where subscribers ask for batches that they missed; none when empty
+  std::string topic = {};                 // llm-d: "kv@<pod-ip>:<port>@<model>"
   wire_encoding encoding = wire_encoding::arrays;
   std::string medium = "GPU";
-  std::optional<std::int64_t> rank;             // data-parallel
-  std::size_t num_kept = 10'000;                // batches that can be asked for again
-  std::size_t max_events = 1'024;               // in a batch
-  std::chrono::milliseconds interval{1};        // between two readings of the queues
-  std::chrono::milliseconds heartbeat{1'000};   // an idle publisher sends an empty batch, which shows a loss before it
-  batch_writer::adapters adapter_of;            // for salts that stand for adapters; asked on the publisher's thread
-  std::optional<std::uint64_t> first_number;    // of batches; the system clock's microseconds unless given
+  std::optional<std::int64_t> rank = {};       // data-parallel
+  std::size_t num_kept = 10'000;               // batches that can be asked for again
+  std::size_t max_events = 1'024;              // in a batch
+  std::chrono::milliseconds interval{1};       // between two readings of the queues
+  std::chrono::milliseconds heartbeat{1'000};  // an idle publisher sends an empty batch, which shows a loss before it
+  batch_writer::adapters adapter_of = {};      // for salts that stand for adapters; asked on the publisher's thread
+  std::optional<std::uint64_t> first_number = {};  // of batches; the system clock's microseconds unless given
 };
 
 /// Publishes a cache's events over ZeroMQ in vLLM's format, from a thread of its own: the cache's threads only fill

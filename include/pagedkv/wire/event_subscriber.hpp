@@ -18,8 +18,8 @@ namespace pagedkv {
 /// Where a worker publishes its events.
 struct subscriber_config {
   std::string endpoint;                             // "tcp://worker:5557"
-  std::string replay_endpoint;                      // none when empty
-  std::string topic;                                // the first characters of the publisher's
+  std::string replay_endpoint = {};                 // none when empty
+  std::string topic = {};                           // the first characters of the publisher's
   std::chrono::milliseconds replay_timeout{1'000};  // between two batches of a replay
 };
 
