@@ -306,7 +306,7 @@ std::vector<layer_place> model_config::places() const {
         made[i] = {group, index++};
       }
     }
-    group += has(each) ? 1 : 0;
+    group += has(each) ? 1U : 0U;
   }
   return made;
 }

@@ -49,10 +49,10 @@ struct calling_backend : host_backend {
   static constexpr std::string_view name = "calling";
   inline static std::function<void()> on_copy = [] {};
 
-  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
+  [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> copies,
                                          stream on) noexcept {
     on_copy();
-    return host_backend::copy_blocks(view, pairs, on);
+    return host_backend::copy_blocks(view, copies, on);
   }
 };
 

@@ -83,8 +83,8 @@ void check_ends_once(Cache& cache, int rounds) {
 template <int NumThreads, class Cache>
 void check_all_or_nothing(Cache& cache, int num_tokens, std::int32_t num_blocks_each, int rounds) {
   const auto num_blocks = cache.num_blocks();
-  auto granted = std::array<sequence_id, NumThreads>{};
-  auto was_granted = std::array<bool, NumThreads>{};
+  auto granted = std::array<sequence_id, static_cast<std::size_t>(NumThreads)>{};
+  auto was_granted = std::array<bool, static_cast<std::size_t>(NumThreads)>{};
   auto wrong_sums = std::atomic{0};
   auto gather = std::barrier{NumThreads};
   on_threads(NumThreads, [&](int thread) {

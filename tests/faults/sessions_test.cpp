@@ -57,11 +57,11 @@ struct session_world : cache_world<one_group_cache> {
 
   /// Whether the sequence that was started last has the peer's K/V.
   [[nodiscard]] bool has_rows() {
-    auto keys = decltype(rows){};
-    auto values = keys;
+    auto key_rows = decltype(rows){};
+    auto value_rows = key_rows;
     REQUIRE(cache.slot_mapping(restored->id, 0, of_tokens));
-    REQUIRE(cache.read(0, of_tokens, contiguous_rows(keys, 1, row_size), contiguous_rows(values, 1, row_size)));
-    return keys == rows && values == rows;
+    REQUIRE(cache.read(0, of_tokens, contiguous_rows(key_rows, 1, row_size), contiguous_rows(value_rows, 1, row_size)));
+    return key_rows == rows && value_rows == rows;
   }
 
   static constexpr auto num_tokens = std::int64_t{14};

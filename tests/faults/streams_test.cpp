@@ -99,7 +99,7 @@ struct fed_world {
     for (auto hash = std::uint64_t{100}, num = std::uint64_t{0}; num < 2; ++hash) {
       const auto before = allocation_count();
       add(others, hash);
-      num += allocation_count() != before ? 1 : 0;  // the first block needs it, too
+      num += allocation_count() != before ? 1U : 0U;  // the first block needs it, too
     }
     while (feed.num_blocks() + 1 < others.num_blocks()) {
       add(feed, 100 + feed.num_blocks());

@@ -11,9 +11,9 @@ namespace pagedkv::test {
 
 /// Tokens that count from `first` on.
 [[nodiscard]] std::vector<token> numbered(std::integral auto num_tokens, token first = 0) {
-  auto tokens = std::vector<token>(static_cast<std::size_t>(num_tokens));
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
+  auto made = std::vector<token>(static_cast<std::size_t>(num_tokens));
+  std::iota(made.begin(), made.end(), first);
+  return made;
 }
 
 /// The same, where the first one matters more than their number.

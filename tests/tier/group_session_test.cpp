@@ -282,8 +282,9 @@ TEST_CASE("a session is right where all pins end while it is saved", "[tier][ses
   const auto path = folder.file("session");
   auto interrupt = std::function<void()>{};
   using interrupted_engine = engine<group_cache<float32, interrupted_backend>>;
-  auto one =
-      interrupted_engine{config_of({full, window}, 60), host_allocator{}, interrupted_backend{.interrupt = &interrupt}};
+  auto backend = interrupted_backend{};
+  backend.interrupt = &interrupt;
+  auto one = interrupted_engine{config_of({full, window}, 60), host_allocator{}, backend};
   const auto id = one.create(counted(50)).value();
   one.compute(id, 47);
   interrupt = [&] {

@@ -271,8 +271,8 @@ TEST_CASE("a session of another format is refused", "[tier][session]") {
   REQUIRE(save_sequence(cache, create_written(cache, text(7, 10)), path, session_options<>{.model = "one"}));
   auto another = plain{small_config(32, 2)};
   CHECK(refuses(another, path));
-  const auto said_of = [&](plain& cache, std::string_view model) {
-    return test::said(restore_sequence(cache, path, session_options<>{.model = model}));
+  const auto said_of = [&](plain& restored, std::string_view model) {
+    return test::said(restore_sequence(restored, path, session_options<>{.model = model}));
   };
   const auto found = restore_sequence(another, path, session_options<>{.model = "one"});
   auto wider = kv_cache<float32>{small_config()};
