@@ -6,7 +6,6 @@
 #include <pagedkv/storage/view.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -28,7 +27,8 @@ struct attention_options {
     return error{error_code::invalid_argument, "attention_options.window", options.window, 0};
   }
   if (options.soft_cap < 0) {
-    const auto rounded = static_cast<std::int64_t>(std::floor(std::max(options.soft_cap, -1e18F)));
+    auto rounded = static_cast<std::int64_t>(std::max(options.soft_cap, -1e18F));
+    rounded -= static_cast<float>(rounded) > options.soft_cap ? 1 : 0;
     return error{error_code::invalid_argument, "attention_options.soft_cap, rounded down,", rounded, 0};
   }
   return {};
