@@ -165,7 +165,7 @@ TEST_CASE("preempted requests generate the same tokens on a device when they are
   CAPTURE(name);
   auto preemptions = std::int64_t{0};
   auto sizes = engine_sizes{.block_size = 8, .token_budget = 64};
-  for (sizes.num_blocks = 40; preemptions == 0 && sizes.num_blocks > 20; --sizes.num_blocks) {
+  for (sizes.num_blocks = 40; preemptions == 0 && sizes.num_blocks > 12; --sizes.num_blocks) {
     auto made = served_exactly(name, sizes);
     made.check_tokens();
     preemptions = made.on().statistics().preemptions;
