@@ -706,6 +706,35 @@ TEST_CASE("a store is not asked for what was invalidated while it was loaded", "
   driver.check_invariants();
 }
 
+TEST_CASE("a record that is written behind a read which missed it is known", "[tier][slower_tiers]") {
+  auto config = tier_config{};
+  config.write = write_policy::through;
+  config.ask_ahead = 1;
+  const auto store = std::make_shared<fake_store>();
+  const auto num_written = [&] {
+    const auto lock = std::lock_guard{store->mutex};
+    return store->num_writes;
+  };
+  auto cache = keyed_cache{small_device(4), config, {4}, {keyed_tier{store}}};
+  auto driver = tiered_driver{cache};
+  store->close();
+  const auto made = driver.create(numbered(5));
+  REQUIRE(made);
+  REQUIRE(made->num_loading_tokens == 4);
+  driver.settle(made->id);
+  driver.compute(made->id);
+  store->open();
+  while (num_written() == 0) {
+    std::this_thread::yield();
+  }
+  cache.wait_idle();
+  CHECK(cache.tier(1).num_records == 1);
+  driver.release(made->id);
+  cache.invalidate_salt({});
+  driver.check_invariants();
+  REQUIRE(store->await_erasures(1));
+}
+
 TEST_CASE("records behind invalidated ones go with them", "[tier][slower_tiers]") {
   auto [store, cache, driver] = filled_places();
   cache.invalidate_prefix(numbered(4), salt{1});

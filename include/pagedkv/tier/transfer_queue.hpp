@@ -128,15 +128,15 @@ class transfer_queue {
     return true;
   }
 
-  /// A job that is done; false when there is none.
+  /// A job that is done; false when there is none. In the order in which they were executed: a later write of a record
+  /// outdates what a read of it said.
   [[nodiscard]] bool try_pop(record_job& job) noexcept {
     if (num_done_.load(std::memory_order_acquire) == 0) {
       return false;
     }
     const auto lock = std::lock_guard{mutex_};
-    job = done_.back();
-    done_.pop_back();
-    num_done_.store(done_.size(), std::memory_order_release);
+    job = done_[num_popped_++];
+    num_done_.store(done_.size() - num_popped_, std::memory_order_release);
     --num_inside_;
     return true;
   }
@@ -281,6 +281,7 @@ class transfer_queue {
     if (!has_places_ && batch_.front().writes && !erasures_.empty()) {
       drop_replaced();
     }
+    done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(std::exchange(num_popped_, std::size_t{0})));
     done_.insert(done_.end(), batch_.begin(), batch_.end());
     num_done_.store(done_.size(), std::memory_order_release);
     lock.unlock();
@@ -362,6 +363,7 @@ class transfer_queue {
   std::vector<record_job> reads_;
   std::vector<record_job> writes_;
   std::vector<record_job> done_;
+  std::size_t num_popped_ = 0;  // of these
   std::vector<erasure> erasures_;
   std::vector<std::int64_t> erased_;  // places
   clock::time_point retry_erasures_;
