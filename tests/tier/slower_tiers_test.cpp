@@ -682,6 +682,37 @@ TEST_CASE("a load in flight brings nothing that was invalidated meanwhile", "[ti
   driver.check_invariants();
 }
 
+TEST_CASE("blocks behind invalidated ones are not written when they are evicted", "[tier][slower_tiers]") {
+  auto config = by_hand();
+  config.ask_ahead = 4;
+  const auto store = std::make_shared<fake_store>();
+  auto cache = keyed_cache{small_device(6), config, {8}, {keyed_tier{store}}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(9));
+  driver.serve(numbered(17, 100));  // the end of the first prompt goes to the store
+  const auto made = driver.create(numbered(9));
+  cache.wait_idle();
+  REQUIRE(made);
+  driver.settle(made->id);
+  driver.compute(made->id);
+  for (const auto next : {1, 2, 3, 4}) {
+    REQUIRE(driver.append(made->id, next));
+  }
+  driver.compute(made->id);  // a block that no tier knows
+  cache.invalidate_prefix(numbered(4));
+  driver.release(made->id);
+  for (const auto first : {200, 300, 400}) {
+    driver.serve(numbered(17, first));
+    cache.wait_idle();
+  }
+  driver.check_invariants();
+  driver.serve(numbered(9));
+  auto prompt = numbered(9);
+  prompt.insert(prompt.end(), {1, 2, 3, 4});
+  CHECK(driver.serve(prompt) == 8);
+  driver.check_invariants();
+}
+
 TEST_CASE("a store is not asked for what was invalidated while it was loaded", "[tier][slower_tiers]") {
   auto config = by_hand();
   config.ask_ahead = 1;

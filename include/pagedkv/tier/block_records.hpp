@@ -471,7 +471,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
   }
 
   /// The node of a published device block, if its contents are known; `no_node` also if its ancestors are not all on the
-  /// device.
+  /// device, or if some were invalidated.
   [[nodiscard]] node_id find_chain(block_id last) noexcept {
     return node_of_chain(last, [&](const auto& before, std::uint64_t hash, const block_contents& contents, salt) {
       return index_.find(before, hash, contents);
@@ -499,7 +499,9 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
       blocks_[num_blocks++] = block;
     }
     const auto first = blocks_[num_blocks - 1];
-    if (block == no_block && device_->parent(first) != no_block) {
+    const bool continues_useful = block == no_block ? device_->parent(first) == no_block
+                                                    : !index_.tree().is_withdrawn(index_.node_of_block(block));
+    if (!continues_useful) {
       return no_node;
     }
     const auto tag = block == no_block ? device_->salt_of_first(first) : index_.salt_of(index_.node_of_block(block));
