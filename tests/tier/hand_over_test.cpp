@@ -73,6 +73,29 @@ TEMPLATE_TEST_CASE("a sequence goes on in another cache", "[tier][hand_over]", p
   }
 }
 
+TEMPLATE_TEST_CASE("a sequence whose prompt was computed in chunks goes on in another cache with all its tokens",
+                   "[tier][hand_over]", plain, scaled, cache_with_tier) {
+  auto first = TestType{small_config()};
+  auto second = TestType{small_config(40, 2)};
+  const auto tokens = text(7, 20);
+  auto options = sequence_options{};
+  options.first_chunk = 6;
+  options.max_cached_tokens = 4;
+  const auto from = first.create_sequence(tokens, options).value();
+  REQUIRE(from.num_tokens == 6);
+  REQUIRE(first.append(from.id, std::span{tokens}.subspan(6)));
+  write_rows(first, from.id, tokens);
+  REQUIRE(first.commit(from.id, 20));
+  create_written(second, text(7, 9));
+  const auto made = hand_over(first, from.id, second);
+  REQUIRE(made);
+  CHECK(made->num_tokens == 20);
+  CHECK(made->num_cached_tokens == 8);
+  CHECK(tokens_of(second, made->id) == tokens);
+  CHECK(has_rows(second, made->id, tokens, 0, 20));
+  CHECK(second.describe(made->id)->num_computed_tokens == 20);
+}
+
 TEST_CASE("blocks that the other cache has are not copied", "[tier][hand_over]") {
   auto num_copied = std::size_t{0};
   auto first = plain{small_config()};

@@ -380,6 +380,7 @@ template <class Cache>
   head.tables = held->tables;
   head.options = info->options;
   head.options.num_prompt_tokens = info->num_prompt_tokens;
+  head.options.first_chunk = head.options.max_cached_tokens = sequence_options::no_limit;  // of that creation alone
   head.num_computed_tokens = info->num_computed_tokens;
   head.tokens.resize(static_cast<std::size_t>(info->num_tokens));
   if (const auto copied = copy_contents(cache, id, contents, head); !copied) {
