@@ -95,3 +95,21 @@ TEST_CASE("models of states alone share saved states", "[group_cache]") {
   CHECK(e.cache.statistics().blocks.in_use == 0);
   REQUIRE(e.cache.check_invariants() == sound);
 }
+
+TEST_CASE("a hit that needs no block keeps its nodes while blocks are evicted for it", "[group_cache]") {
+  auto short_chunks = chunked;
+  short_chunks.window = 8;
+  auto e = plain{config_of({short_chunks}, 8)};
+  CHECK(e.serve(counted(9)) == 0);
+  const auto size = e.cache.plan().groups[0].block_size;
+  auto longer = counted(8);
+  const auto rest = counted(7 * size, 1000);
+  longer.insert(longer.end(), rest.begin(), rest.end());  // takes nearly all blocks, those of the hit among them
+  const auto id = e.create(longer).value();
+  CHECK(e.sequences.at(id).computed == 8);
+  REQUIRE(e.cache.check_invariants() == sound);
+  e.compute(id);
+  e.check(id);
+  e.release(id);
+  REQUIRE(e.cache.check_invariants() == sound);
+}

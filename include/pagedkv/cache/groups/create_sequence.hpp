@@ -214,8 +214,8 @@ template <layered State>
          s.pending.try_reserve(0, static_cast<std::size_t>(num_tokens + state.granularity()));
 }
 
-/// Makes an empty sequence one of this prompt with a hit. Errors: those of `check_room`, with the blocks that the hit
-/// shares in `shared`; those of `copy`.
+/// Makes an empty sequence one of this prompt with a hit, and holds its last node. Errors: those of `check_room`, with
+/// the blocks that the hit shares in `shared`; those of `copy`.
 template <layered State>
 [[nodiscard]] result<void> admit(State& state, group_sequence& s, std::span<const token> tokens, const hit& found,
                                  const sequence_options& options, block_copier copy,
@@ -232,16 +232,20 @@ template <layered State>
     }
     return plan.carry_out(copy);
   };
+  const auto tail =
+      found.num_nodes == 0 ? state.nodes.root(options.salt) : state.nodes.link(found.path[found.num_nodes - 1]);
+  state.hold(tail);  // a hit that needs no block, as at the end of a chunk, keeps its nodes by nothing else
   const auto admitted =
       with_memory(attempt, error{error_code::out_of_memory, "number of tokens in the block tables", num_prompt});
   if (!admitted) {
+    state.let_go(tail);
     std::ranges::for_each(s.tables, [](group_table& table) { table.clear(); });
     return admitted;
   }
   s.num_tokens = length;
   s.num_computed_tokens = s.num_cached_tokens = cached;
   s.num_nodes = found.num_nodes;
-  s.tail = found.num_nodes == 0 ? state.nodes.root(options.salt) : state.nodes.link(found.path[found.num_nodes - 1]);
+  s.tail = tail;
   const auto rest = tokens.subspan(static_cast<std::size_t>(cached), static_cast<std::size_t>(length - cached));
   copy_run(rest, s.pending.from(0));
   return admitted;
@@ -322,7 +326,6 @@ template <layered State>
     return reason.code == error_code::capacity_exhausted ? state.refuse(reason.value, reason.limit, {.shared = shared})
                                                          : reason;
   }
-  state.hold(s.tail);
   add_keys(s, prompt.keys);
   note_hashes(state, s, prompt.hashes);
   s.num_prompt_tokens = std::min(num_prompt, options.num_prompt_tokens);
