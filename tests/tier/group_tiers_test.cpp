@@ -391,6 +391,8 @@ TEST_CASE("hits on groups write what the next hit needs, and no block more", "[g
   CHECK(num_written({full, window}) == 5 + 2);          // of 16 and of 4: the last 7 tokens
   CHECK(num_written({full, with_sinks}) == 5 + 2 + 3);  // the first 5 tokens, and the last 12
   CHECK(num_written({full, chunked}) == 5);             // a chunk begins behind them
+  CHECK(num_written({window}) == 2);
+  CHECK(num_written({with_sinks}) == 2 + 3);
 }
 
 TEST_CASE("a saved state that a tier gives counts as the tier's hit of its own tokens alone", "[group_cache][tier]") {

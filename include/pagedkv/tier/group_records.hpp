@@ -304,7 +304,7 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
       return;
     }
     const auto ends = [&](node_id node) { return node == last; };
-    for_each_needed(last, ends, [&](record_id record, block_id block) {
+    for_each_needed(last, ends, true, [&](record_id record, block_id block) {
       const auto is_due = block != no_block && index_.count_hit(record) >= config_.hits_before_write;
       if (is_due && !index_.has_record(record)) {
         add_to_path(record, block);
@@ -437,11 +437,12 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
 
   /// Calls `visit(record, block)` on what hits need that end where `ends(node)`, from `last` to the root, with the
   /// device's blocks. If it returns true for a block that every hit needs, what such blocks before it hold is left out.
+  /// Where no hit needs all blocks of a group, so are sinks unless `with_sinks`: these are far from a chain's end.
   template <class Ends, class Visit>
-  void for_each_needed(node_id last, const Ends& ends, Visit&& visit) const noexcept {
+  void for_each_needed(node_id last, const Ends& ends, bool with_sinks, Visit&& visit) const noexcept {
     auto end = no_node;
-    auto windows_begin = std::numeric_limits<std::int64_t>::max();
-    auto is_known = !shapes_.has_whole();
+    auto windows_begin = shapes_.has_whole() ? std::numeric_limits<std::int64_t>::max() : std::int64_t{0};
+    auto is_known = !shapes_.has_whole() && !(with_sinks && shapes_.has_sinks());
     for (auto node = last; node != no_node && !(is_known && end_of(node) <= windows_begin);
          node = nodes_.parent(node)) {
       if (ends(node)) {
@@ -479,7 +480,7 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
         return;
       }
       const auto ends = [&](node_id node) { return ends_hits(node); };
-      for_each_needed(last, ends, [&](record_id record, block_id block) {
+      for_each_needed(last, ends, false, [&](record_id record, block_id block) {
         const auto is_known = index_.at(record).pending || index_.has_record(record);
         if (!is_known && block != no_block && record != of && index_.number_of(record) <= index_.number_of(of)) {
           add_to_path(record, block);

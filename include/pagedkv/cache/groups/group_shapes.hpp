@@ -85,6 +85,9 @@ class group_shapes {
     return place_of(g, group(g).first_needed(num_tokens));
   }
   [[nodiscard]] std::size_t num_sinks(std::size_t g) const noexcept { return places_for(g, group(g).num_sinks); }
+  [[nodiscard]] bool has_sinks() const noexcept {
+    return std::ranges::any_of(groups_.all(), [](const group_config& group) { return group.num_sinks != 0; });
+  }
   [[nodiscard]] std::size_t blocks_of_state(std::size_t g) const noexcept {
     return static_cast<std::size_t>(plan.groups[g].blocks_per_state);
   }
