@@ -162,6 +162,14 @@ TEST_CASE("padding is shared by the tokens of a block", "[memory_plan]") {
   CHECK(plan.groups[1].block_size == 16);
 }
 
+TEST_CASE("of states alone, one block is a whole state", "[memory_plan]") {
+  const auto mamba = group_config{.kind = group_kind::state, .num_layers = 64, .num_kv_heads = 80, .state_bytes = 32'768};
+  const auto plan = plan_memory({mamba}, bfloat16_size).value();
+  CHECK(plan.block_bytes == 64 * 80 * 32'768);
+  CHECK(plan.groups[0].blocks_per_state == 1);
+  CHECK(plan.groups[0].parts_per_block == 64 * 80);
+}
+
 TEST_CASE("a sequence holds the blocks of its windows, sinks and states", "[memory_plan]") {
   const auto held = [](const group_config& group, std::int64_t num_tokens) {
     return num_sequence_blocks(group, {.block_size = 16, .parts_per_block = 1, .blocks_per_state = 5}, num_tokens);

@@ -77,13 +77,15 @@ class block_search {
 
   [[nodiscard]] constexpr result<memory_plan> run() noexcept {
     auto least = std::int64_t{0};
+    const auto states_alone = std::ranges::none_of(groups_, &group_config::holds_tokens);
     for (const auto& group : groups_) {
       const auto rows = std::int64_t{granularity_} * group.num_kv_heads;
       const auto numbers = size_.multiply(rows, std::int64_t{group.key_dim} + group.value_dim);
       if (group.holds_tokens() && numbers > max_numbers) {
         return error{error_code::size_overflow, "numbers of one layer in the tokens of a hit", numbers, max_numbers};
       }
-      least = std::max(least, unit_bytes(group));
+      const auto units = states_alone ? std::min(num_parts(group), max_numbers) : std::int64_t{1};
+      least = std::max(least, bytes_of(group, units));
     }
     if (size_.overflowed() || least > std::numeric_limits<std::int64_t>::max() / (2 * max_units)) {
       return too_large(least);
@@ -121,6 +123,10 @@ class block_search {
     return size_.multiply(layer_bytes(group, element_, units * granularity_, size_), group.num_layers);
   }
 
+  [[nodiscard]] static constexpr std::int64_t num_parts(const group_config& group) noexcept {
+    return std::int64_t{group.num_kv_heads} * group.num_layers;
+  }
+
   constexpr void consider(std::int64_t bytes) noexcept {
     auto plan = memory_plan{bytes, granularity_, {}};
     auto cost = 0.0;
@@ -142,10 +148,9 @@ class block_search {
       return plan;
     }
     plan.part_bytes = unit_bytes(group);
-    const auto num_parts = std::int64_t{group.num_kv_heads} * group.num_layers;
-    const auto per_block = std::min(bytes / plan.part_bytes, num_parts);
+    const auto per_block = std::min(bytes / plan.part_bytes, num_parts(group));
     plan.parts_per_block = static_cast<std::int32_t>(per_block);
-    plan.blocks_per_state = static_cast<std::int32_t>((num_parts + per_block - 1) / per_block);
+    plan.blocks_per_state = static_cast<std::int32_t>((num_parts(group) + per_block - 1) / per_block);
     return plan;
   }
 
@@ -188,7 +193,7 @@ class block_search {
 /// The bytes of a block, the same for all groups, with which a sequence of `typical_tokens` takes the least memory. A
 /// group with fewer bytes a token has more tokens in a block; parts of a state share blocks. Every block holds at least
 /// `hit_granularity` tokens of each group, and at most eight times as many bytes as that takes; with one group, exactly
-/// that.
+/// that. Where no group holds tokens, a block is a whole state.
 ///
 /// Errors: those of `validate`; `invalid_argument` for an empty list, a size below one, or an element without bytes;
 /// `size_overflow`.

@@ -183,16 +183,6 @@ class group_directory : public record_table<node_tree<Locking, Hash>, false> {
   std::vector<gathered_contents> gathered_;  // for each place of host memory, where blocks hold several nodes
 };
 
-namespace detail {
-
-/// Nodes for so many records: of each node, there is a record of each group that every hit needs, or a block. Without
-/// such groups, as many as behind a record of a window are to be known.
-[[nodiscard]] inline std::int64_t nodes_for_records(const group_shapes& shapes, std::int64_t num_records) noexcept {
-  return num_records * (shapes.has_whole() ? shapes.fewest_nodes_in_block() : 32);
-}
-
-}  // namespace detail
-
 /// Where records are looked for.
 enum class record_reach : std::uint8_t {
   host_memory,

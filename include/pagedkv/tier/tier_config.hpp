@@ -30,7 +30,8 @@ struct tier_config {
 
   std::int64_t prefill_tokens_per_second = 0;  // of the engine: what computes faster is not loaded; 0 loads everything
   /// Records that the cache remembers of each tier without places. Their memory is taken at construction: about 136
-  /// bytes each and four for each token of a block, 8 more with each further tier. `memory_profile::index` counts it.
+  /// bytes each and four for each token of a block, 8 more with each further tier; 32 times as much behind groups of
+  /// which none attends to all tokens. `memory_profile::index` counts it.
   std::int32_t known_records = 1 << 16;
   std::int32_t ask_ahead = 0;            // blocks that a tier without places may have; see docs/tiers.md
   std::int32_t queue_records = 256;      // transfers in flight for each tier; more are lost writes and misses

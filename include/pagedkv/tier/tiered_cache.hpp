@@ -630,17 +630,21 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     }
     return validate_tiers(tiers, host);
   }
-  /// Where layers differ, records are of the cache's nodes: of each one, a record of a group that every hit needs.
+  /// Where layers differ, records are of the cache's nodes.
   [[nodiscard]] static std::int64_t num_more_nodes(const cache_config& config, const tier_config& tiers,
                                                    const host_tier_type& host, const slower_tiers_type& slower) {
     if constexpr (layers_differ) {
-      const auto num_records = std::apply(
-          [&](const auto&... tier) {
-            return (detail::num_places_of(host, tiers) + ... + detail::num_places_of(tier, tiers));
-          },
-          slower);
       const auto plan = plan_of_groups(config);
-      return plan ? detail::nodes_for_records(group_shapes{config.groups, *plan}, num_records) : 0;
+      if (!plan) {
+        return 0;
+      }
+      const auto shapes = group_shapes{config.groups, *plan};
+      const auto nodes_of = [&]<class Tier>(const Tier& tier) {
+        const auto is_known_only = !memory_tier<Tier> && !tier_with_places<Tier>;
+        return detail::num_places_of(tier, tiers) *
+               (is_known_only ? shapes.nodes_per_known_record() : shapes.nodes_per_block());
+      };
+      return std::apply([&](const auto&... tier) { return (nodes_of(host) + ... + nodes_of(tier)); }, slower);
     } else {
       return 0;
     }

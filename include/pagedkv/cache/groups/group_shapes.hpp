@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/group_config.hpp>
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/storage/memory_plan.hpp>
 
 #include <algorithm>
@@ -48,13 +49,20 @@ class group_shapes {
   [[nodiscard]] std::size_t tokens_per_node() const noexcept { return static_cast<std::size_t>(granularity()); }
   [[nodiscard]] std::int64_t block_size(std::size_t g) const noexcept { return plan.groups[g].block_size; }
   [[nodiscard]] std::size_t nodes_in_block(std::size_t g) const noexcept { return nodes_in_block_[g]; }
-  /// Of the groups of which a hit needs all blocks; 0 without one.
-  [[nodiscard]] std::int64_t fewest_nodes_in_block() const noexcept {
-    auto fewest = std::uint32_t{0};
-    for (std::size_t g = 0; g < num_groups(); ++g) {
-      fewest = is_whole(g) && (fewest == 0 || nodes_in_block_[g] < fewest) ? nodes_in_block_[g] : fewest;
+  /// Nodes that suffice for a block, or a record of one. Every node is in some block of a group that every hit needs, in
+  /// use or evictable, at its place in the block: as many as such blocks have places. Without such a group, nodes of
+  /// tokens whose blocks are gone stay for those behind them: as many as 1/256 of a block's bytes hold, at least
+  /// `fewest_per_block`.
+  [[nodiscard]] std::int64_t nodes_per_block() const noexcept {
+    if (has_whole()) {
+      return fewest_nodes_in_block();
     }
-    return fewest;
+    const auto bytes_of_node = granularity() * std::int64_t{sizeof(token)} + 100;
+    return std::max(fewest_per_block, std::min(plan.block_bytes / 256 / bytes_of_node, std::int64_t{1} << 20));
+  }
+  /// The same for a record whose bytes take none of this machine's memory or files.
+  [[nodiscard]] std::int64_t nodes_per_known_record() const noexcept {
+    return has_whole() ? fewest_nodes_in_block() : fewest_per_block;
   }
   /// The place of a node with so many before it.
   [[nodiscard]] std::size_t place_of_node(std::size_t g, std::uint32_t depth) const noexcept {
@@ -99,6 +107,17 @@ class group_shapes {
   memory_plan plan;
 
  private:
+  static constexpr auto fewest_per_block = std::int64_t{32};
+
+  /// Of the groups of which a hit needs all blocks.
+  [[nodiscard]] std::int64_t fewest_nodes_in_block() const noexcept {
+    auto fewest = std::uint32_t{0};
+    for (std::size_t g = 0; g < num_groups(); ++g) {
+      fewest = is_whole(g) && (fewest == 0 || nodes_in_block_[g] < fewest) ? nodes_in_block_[g] : fewest;
+    }
+    return fewest;
+  }
+
   group_list groups_;
   std::array<std::uint32_t, group_list::max_size> nodes_in_block_{};
   std::size_t num_groups_;

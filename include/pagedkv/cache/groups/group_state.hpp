@@ -548,17 +548,8 @@ class group_state : public group_shapes {
     return counts;
   }
 
-  /// Every node is in some block of a group that every hit needs, in use or evictable, at its place in the block: as
-  /// many nodes suffice as such blocks have places. Without such a group, nodes of tokens whose blocks are gone stay for
-  /// those behind them: as many as 1/256 of the pool's bytes hold, at least 32 for a block.
   [[nodiscard]] static std::int64_t num_nodes(const cache_config& config, const memory_plan& plan) noexcept {
-    const auto shapes = group_shapes{config.groups, plan};
-    if (shapes.has_whole()) {
-      return shapes.fewest_nodes_in_block() * config.capacity();
-    }
-    const auto bytes_of_node = std::int64_t{config.block_size} * std::int64_t{sizeof(token)} + 100;
-    const auto in_share = std::min(plan.block_bytes / 256 / bytes_of_node, std::int64_t{1} << 20);
-    return std::max(std::int64_t{32}, in_share) * config.capacity();
+    return group_shapes{config.groups, plan}.nodes_per_block() * config.capacity();
   }
 
   [[no_unique_address]] mutable typename detail::nodes_mutex<typename Locking::family>::type nodes_mutex_;
