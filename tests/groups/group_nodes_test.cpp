@@ -113,7 +113,7 @@ class nodes_beside_model {
     if (held != model_.end()) {
       const auto node = match(held->first).back();
       --held->second.holders;
-      nodes_.let_go(node, [](node_id) { FAIL("hits need blocks, not sequences"); });
+      nodes_.let_go(node);
       prune();
     }
   }
@@ -330,7 +330,7 @@ TEST_CASE("a node outlives its blocks as long as it is held or continued", "[gro
   CHECK(found() == 2);
   CHECK(nodes.attached(lower, window_group) == no_block);
   CHECK(nodes.find_or_add(nodes.link(upper), std::array<token, 2>{3, 4}) == lower);
-  nodes.let_go(lower, none);
+  nodes.let_go(lower);
   CHECK(found() == 0);
   CHECK(nodes.num_alive() == 0);
 }
@@ -382,6 +382,7 @@ TEST_CASE("without a group of full attention, nodes are told of as long as a blo
   const auto note = [&](node_id node) { told.push_back(node); };
   nodes.announce_path(lower, note);
   CHECK(told == std::vector{upper, lower});
+  nodes.attach(other, 0, block_id{7});
   nodes.announce_path(other, note);
   CHECK(told == std::vector{upper, lower, other});
   auto retracted = std::vector<node_id>{};
@@ -391,8 +392,9 @@ TEST_CASE("without a group of full attention, nodes are told of as long as a blo
   CHECK(retracted.empty());
   nodes.detach(block_id{6}, false, none, take_back);
   CHECK(retracted == std::vector{lower});
-  CHECK(nodes.num_alive() == 2);
-  nodes.let_go(other, take_back);
+  nodes.detach(block_id{7}, false, none, take_back);
   CHECK(retracted == std::vector{lower, other, upper});
+  CHECK(nodes.num_alive() == 2);
+  nodes.let_go(other);
   CHECK(nodes.num_alive() == 0);
 }

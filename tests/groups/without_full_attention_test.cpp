@@ -113,3 +113,61 @@ TEST_CASE("a hit that needs no block keeps its nodes while blocks are evicted fo
   e.release(id);
   REQUIRE(e.cache.check_invariants() == sound);
 }
+
+TEST_CASE("where a running sequence holds all nodes, its commits evict nothing and tell nothing", "[group_cache]") {
+  const auto config = config_of({window}, 40);
+  auto queues = event_queues{config.block_size, {.capacity = 1 << 14}};
+  auto e = engine<group_cache<float32, event_queues>>{config, queues};
+  const auto id = e.create(counted(16)).value();
+  e.compute(id);
+  const auto grow = [&](int length) {
+    e.append(id, counted(length, 9'000));
+    e.compute(id);
+  };
+  for (auto i = 0; i < 400; ++i) {
+    grow(16);
+  }
+  CHECK(e.cache.find_prefix(counted(17)) < 16);
+  queues.drain([](const cache_event&) {});
+  const auto evictable = e.cache.statistics().blocks.evictable;
+  REQUIRE(evictable > 20);
+  for (auto i = 0; i < 100; ++i) {
+    grow(1);
+  }
+  CHECK(e.cache.statistics().blocks.evictable >= evictable - 1);
+  auto num_told = 0;
+  queues.drain([&](const cache_event&) { ++num_told; });
+  CHECK(num_told == 0);
+  CHECK(e.cache.check_invariants() == sound);
+}
+
+TEST_CASE("states alone are told of where they are saved, whatever is forked and ended", "[group_cache]") {
+  const auto config = config_of({state}, 40);
+  auto queues = event_queues{config.block_size};
+  auto e = engine<group_cache<float32, event_queues>>{config, queues};
+  auto num_stored = 0;
+  auto num_evicted = 0;
+  const auto count = [&](const cache_event& event) {
+    (event.kind == event_kind::stored ? num_stored : num_evicted) += 1;
+  };
+  const auto first = e.create(counted(41)).value();
+  e.compute(first, 36);
+  queues.drain(count);
+  CHECK(num_stored == 0);
+  e.compute(first);
+  queues.drain(count);
+  CHECK(num_stored == 10);
+  const auto forked = e.fork(first).value();
+  e.append(forked, counted(20, 500));
+  e.compute(forked);
+  e.release(forked);
+  e.release(first);
+  queues.drain(count);
+  CHECK(num_stored == 10);
+  CHECK(num_evicted == 0);
+  REQUIRE(e.cache.resize(1));
+  e.serve(counted(5, 700));
+  queues.drain(count);
+  CHECK(num_evicted == 10);
+  CHECK(e.cache.check_invariants() == sound);
+}

@@ -80,10 +80,8 @@ class invariant_check<State> : pool_check<State> {
         block = state_.holds_tokens(g) ? no_block : state_.nodes.next_of_state(block);
       }
     }
-    const auto is_announced = state_.nodes.is_announced(node);
-    const auto continues = above == no_node || state_.nodes.is_announced(above);
-    expect(state_.has_whole() ? is_announced == state_.is_reachable(node)
-                              : (is_announced ? continues && !is_withdrawn : !has_blocks),
+    expect(state_.nodes.is_announced(node) == (state_.has_whole() ? state_.is_reachable(node)
+                                                                  : has_blocks || state_.nodes.is_announced_behind(node)),
            "a node is announced wrongly", name);
     expect(state_.nodes.index().link_agrees(node), "a node's newest child is not its child", name);
   }

@@ -82,6 +82,18 @@ template <layered State>
   return is_complete;
 }
 
+/// The number of the first node, of a sequence's own, in a block that it holds; 0 where a group keeps leading ones.
+template <layered State>
+[[nodiscard]] std::size_t first_held_node(const State& state, const group_sequence& s) noexcept {
+  auto first = s.num_nodes;
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (state.holds_tokens(g)) {
+      first = std::min(first, state.num_sinks(g) == 0 ? s.tables[g].first() * state.nodes_in_block(g) : 0);
+    }
+  }
+  return first;
+}
+
 /// Attaches blocks at all of its nodes, or so many: equal blocks that were found instead of them may have been evicted
 /// since.
 template <layered State>
@@ -92,10 +104,13 @@ void attach_blocks_again(State& state, group_sequence& s,
     while (last != no_node && (state.nodes.is_withdrawn(last) || state.nodes.depth(last) >= num_nodes)) {
       last = state.nodes.parent(last);
     }
-    for (auto node = last; node != no_node; node = state.nodes.parent(node)) {
+    const auto first = first_held_node(state, s);
+    auto deepest = no_node;  // with a block
+    for (auto node = last; node != no_node && state.nodes.depth(node) >= first; node = state.nodes.parent(node)) {
       attach_blocks(state, s, node, state.nodes.depth(node));
+      deepest = deepest == no_node && state.nodes.has_block(node) ? node : deepest;
     }
-    state.announce_up_to(last, s.options.salt);
+    state.announce_up_to(state.has_whole() ? last : deepest, s.options.salt);
   }
 }
 
@@ -129,7 +144,8 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
   const auto size = state.tokens_per_node();
   const auto first_node = s.num_nodes;
   const auto num_wanted = std::max(static_cast<std::size_t>(num_tokens) / size, first_node) - first_node;
-  if (num_wanted != 0 && s.tail.node != no_node && !state.nodes.is_announced(s.tail.node)) {
+  if (num_wanted != 0 && s.tail.node != no_node && !state.nodes.is_announced(s.tail.node) &&
+      (state.has_whole() || s.has_copies)) {
     attach_blocks_again(state, s);
   }
   const auto contents_of = [&, tokens = s.pending.from(0).data(), keys = std::span<const prefix_key>{s.keys}](
@@ -157,8 +173,13 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
       num_done += known ? 1 : 0;
     }
   }
+  if (num_done == 0) {
+    return;
+  }
   state.hold(tail);
-  state.let_go(s.tail);
+  if (s.tail.node != no_node) {
+    state.nodes.let_go(s.tail.node);
+  }
   s.tail = tail;
   s.num_nodes = first_node + num_done;
   s.pending.drop(num_done * size, state.num_pending(s));

@@ -25,8 +25,8 @@ namespace pagedkv {
 /// Nodes that continue a withdrawn one are withdrawn, too. Withdrawn nodes have no blocks.
 ///
 /// A node is *announced* from the time when hits can come as far as it until none can, because the node or one before
-/// it has lost a block of a group that every hit needs. Where there is no such group, because neither the node nor one
-/// behind it has a block.
+/// it has lost a block of a group that every hit needs. Where there is no such group, it is announced as long as it or
+/// one behind it has a block.
 template <locking Locking, block_hash Hash>
 class group_nodes : public node_tree<Locking, Hash> {
   using tree = node_tree<Locking, Hash>;
@@ -66,11 +66,8 @@ class group_nodes : public node_tree<Locking, Hash> {
   [[gnu::always_inline]] void prefetch_addition(std::size_t ahead, std::uint64_t hash) const noexcept {
     static_cast<void>(tree::prefetch_addition(ahead, hash));
   }
-  /// Calls `retracted` as `detach` does.
-  template <class Retracted>
-  void let_go(node_id node, Retracted&& retracted) noexcept {
+  void let_go(node_id node) noexcept {
     tree::let_go(node);
-    retract_unused(node, retracted);
     prune(node);
   }
   /// Removes a node that nothing needs, and then its ancestors of which that is true.
@@ -84,8 +81,8 @@ class group_nodes : public node_tree<Locking, Hash> {
   [[nodiscard]] bool is_announced(node_id node) const noexcept { return tree::is_marked(node); }
   /// Requires that the node before it is announced, and that all groups which every hit needs have a block here.
   void announce(node_id node) noexcept { tree::mark(node, true); }
-  /// Announces a node and those before it, where hits need no group's blocks all. Calls `announced(node)` on those that
-  /// were not, the first one first.
+  /// Announces a node with a block and those before it, where hits need no group's blocks all. Calls `announced(node)` on
+  /// those that were not, the first one first.
   template <class Announced>
   void announce_path(node_id last, Announced&& announced) noexcept {
     auto top = no_node;
@@ -103,6 +100,15 @@ class group_nodes : public node_tree<Locking, Hash> {
     }
   }
 
+  [[nodiscard]] bool is_announced_behind(node_id node) const noexcept {
+    auto child = first_child(node);
+    while (child != no_node && !is_announced(child)) {
+      child = next(child);
+    }
+    return child != no_node;
+  }
+
+  [[nodiscard]] bool has_block(node_id node) const noexcept { return is_used()(node); }
   [[nodiscard]] block_id attached(node_id node, std::size_t group) const noexcept {
     return attached_[to_index(node) * num_groups_ + group];
   }
@@ -462,17 +468,10 @@ class group_nodes : public node_tree<Locking, Hash> {
   template <class Retracted>
   void retract_unused(node_id node, Retracted& retracted) noexcept {
     const auto used = is_used();
-    while (!has_whole_ && node != no_node && !used(node) && !is_announced_behind(node)) {
+    while (!has_whole_ && node != no_node && is_announced(node) && !used(node) && !is_announced_behind(node)) {
       retract_one(node, retracted);
       node = parent(node);
     }
-  }
-  [[nodiscard]] bool is_announced_behind(node_id node) const noexcept {
-    auto child = first_child(node);
-    while (child != no_node && !is_announced(child)) {
-      child = next(child);
-    }
-    return child != no_node;
   }
   /// Withdraws the announcement of nodes that hits can no longer pass because this place lost a block.
   template <class Retracted>

@@ -228,6 +228,9 @@ class group_state : public group_shapes {
       return known;
     }
     if (hears_nodes<Events> || nodes.is_full()) {
+      if (!has_whole() && nodes.is_full() && evictions_in_vain_left_ <= 0) {
+        return no_node;
+      }
       hold(before);
       make_room_for_nodes();
       if (before.node != no_node) {
@@ -285,12 +288,16 @@ class group_state : public group_shapes {
   }
 
   /// Reports the nodes of a chain up to `last`, and those that continue them, which hits can reach now and could not
-  /// before. Requires that the chain has blocks of all groups that every hit needs.
+  /// before. Requires that the chain has blocks of all groups that every hit needs. Where there is no such group, reports
+  /// nothing if `last` has no block.
   void announce_up_to(node_id last, salt tag) noexcept {
     if (last == no_node || nodes.is_announced(last)) {
       return;
     }
     if (!has_whole()) {
+      if (!nodes.has_block(last)) {
+        return;
+      }
       return nodes.announce_path(last, [&](node_id node) { report_announced(node, tag); });
     }
     if (nodes.first_child(last) == no_node && is_reachable(last)) {
@@ -377,7 +384,8 @@ class group_state : public group_shapes {
   }
   void let_go(const node_link<node_id>& tail) noexcept {
     if (tail.node != no_node) {
-      nodes.let_go(tail.node, [this](node_id node) { report_eviction(node); });
+      evictions_in_vain_left_ = std::max(evictions_in_vain_left_, nodes.depth(tail.node) + std::int64_t{1});
+      nodes.let_go(tail.node);
     }
   }
 
@@ -495,6 +503,8 @@ class group_state : public group_shapes {
   static constexpr auto max_evictions_for_node = 16;
 
   /// Tiers forget records. Behind windows and states alone, nodes can outnumber the pool's blocks: some are evicted.
+  /// Where running sequences hold most nodes, that gives none: between two sequences that let go of nodes, no more blocks
+  /// are evicted in vain than the longest chain of such a sequence has nodes.
   void make_room_for_nodes() noexcept {
     if constexpr (hears_nodes<Events>) {
       events.make_room_for_nodes();
@@ -508,6 +518,7 @@ class group_state : public group_shapes {
         num_evicted += 1 + watched.free_useless();
       }
       detail::count<&cache_statistics::evictions>(counts, num_evicted);
+      evictions_in_vain_left_ -= nodes.is_full() ? std::max(num_evicted, std::int64_t{1}) : 0;
     }
   }
 
@@ -553,7 +564,8 @@ class group_state : public group_shapes {
   }
 
   [[no_unique_address]] mutable typename detail::nodes_mutex<typename Locking::family>::type nodes_mutex_;
-  std::vector<block_id> useless_;     // each of them referenced; room for every block
+  std::int64_t evictions_in_vain_left_ = 0;  // see `make_room_for_nodes`
+  std::vector<block_id> useless_;            // each of them referenced; room for every block
 };
 
 }  // namespace pagedkv
