@@ -101,7 +101,9 @@ model_sequence cache_model::admit(named_text text, const sequence_options& optio
   s.options = options;
   s.num_computed = s.num_written = s.num_cached = cached;
   s.num_prompt = std::min(text.size(), options.num_prompt_tokens);
-  if (exact_ && shape_.num_groups() > shape_.has_state()) {  // or else nodes without states go with their sequences
+  if (shape_.num_groups() == shape_.has_state()) {  // nodes without states go with their sequences
+    exact_ = exact_ && !options.saving.at_branches;
+  } else if (exact_) {
     const auto known = prefixes_.longest(text, std::min(text.size() - 1, options.max_cached_tokens), false);
     s.branch = known > cached ? known : 0;
   }
