@@ -453,7 +453,7 @@ class record_index : public Directory {
     visit_records(node, [&](record_id record) { num_stale_writes_ += at(record).writing ? 1 : 0; });
     withdrew_ = true;
   }
-  /// Drops the records of a withdrawn node; those that are held stay in host memory until then.
+  /// Drops the records of a withdrawn node; those that are held stay in host memory until they are let go.
   void forget(node_id node) noexcept {
     visit_records(node, [&](record_id record) {
       if (at(record).num_holders == 0) {
