@@ -293,4 +293,65 @@ TEST_CASE("More pairs than one launch takes are converted", "[blocks]") {
                    random);
 }
 
+TEST_CASE("Blocks of latent vectors, and of values with rows of their own, are converted", "[blocks]") {
+  auto target = require_target<hip_target<0>>();
+  auto random = std::mt19937(17);
+  for (const auto latent : {false, true}) {
+    CAPTURE(latent);
+    auto group = group_config{};
+    group.kind = latent ? group_kind::latent : group_kind::full;
+    group.num_kv_heads = latent ? 1 : 3;
+    group.key_dim = 48;
+    group.value_dim = latent ? 33 : 72;
+    const auto from_plan = plan_storage<nhd_by_layer>(group, 4, 3, size_of_element<float32>).value();
+    const auto to_plan = plan_storage<hnd_by_block>(group, 4, 2, size_of_element<bfloat16>).value();
+    const auto bytes_of = [&](const auto& plan) { return random_bytes(static_cast<std::size_t>(plan.bytes), random); };
+    const auto from_memory = target_array<std::byte, hip_target<0>>(target, bytes_of(from_plan));
+    const auto to_memory = target_array<std::byte, hip_target<0>>(target, bytes_of(to_plan));
+    const auto from = at(from_plan.view, from_memory.data());
+    const auto to = at(to_plan.view, to_memory.data());
+
+    const auto num_slots = std::int64_t{4};
+    auto keys = rows_of<float32>(num_slots, group.num_kv_heads, group.key_dim, 0);
+    auto values = rows_of<float32>(num_slots, group.num_kv_heads, group.value_dim, 0);
+    keys.fill(num_slots, group.num_kv_heads, random, 3.0F);
+    values.fill(num_slots, group.num_kv_heads, random, 3.0F);
+    const auto key_rows = target_array<float, hip_target<0>>(target, keys.numbers);
+    const auto value_rows = target_array<float, hip_target<0>>(target, values.numbers);
+    const auto old_slots =  // of block 2
+        target_array<slot, hip_target<0>>(target, std::vector{slot{8}, slot{9}, slot{10}, slot{11}});
+    const auto new_slots = target_array<slot, hip_target<0>>(target, std::vector{slot{0}, slot{1}, slot{2}, slot{3}});
+    const auto* const key_data = key_rows.data();
+    const auto* const value_data = value_rows.data();
+    REQUIRE(target.backend.append<float32>(from, 0, std::span<const slot>(old_slots.data(), 4), keys.view(key_data),
+                                           values.view(value_data), target.stream()));
+    REQUIRE(hip::convert_blocks<bfloat16, float32>(from, to, std::vector<block_pair>{{2, 0}}, target.stream()));
+    REQUIRE(target.backend.gather<bfloat16>(to, 0, std::span<const slot>(new_slots.data(), 4),
+                                            keys.view(key_rows.data()), values.view(value_rows.data()),
+                                            target.stream()));
+    REQUIRE(target.backend.synchronize(target.stream()));
+    const auto rounded = [](float number) { return bfloat16::decode(bfloat16::encode(number, 1.0F), 1.0F); };
+    auto expected = keys.numbers;
+    std::ranges::transform(expected, expected.begin(), rounded);
+    CHECK(key_rows.values() == expected);
+    if (latent) {
+      // A latent value is the first part of its key.
+      for (auto i = 0; i < num_slots; ++i) {
+        std::copy_n(keys.row(i, 0), group.value_dim, values.row(i, 0));
+      }
+    }
+    expected = values.numbers;
+    std::ranges::transform(expected, expected.begin(), rounded);
+    CHECK(value_rows.values() == expected);
+
+    const auto convert = [&](const block_storage_view& into, const block_pair& pair) {
+      return hip::convert_blocks<bfloat16, float32>(from, into, std::span{&pair, 1}, target.stream());
+    };
+    CHECK(convert(to, {3, 0}).has_error());
+    group.value_dim = 32;
+    const auto shorter = plan_storage<hnd_by_block>(group, 4, 2, size_of_element<bfloat16>).value();
+    CHECK(convert(at(shorter.view, to_memory.data()), {2, 0}).has_error());
+  }
+}
+
 }  // namespace blocks_test
