@@ -393,8 +393,6 @@ TEST_CASE("hits on groups write what the next hit needs, and no block more", "[g
   CHECK(num_written({full, chunked}) == 5);             // a chunk begins behind them
   CHECK(num_written({window}) == 2);
   CHECK(num_written({with_sinks}) == 2 + 3);
-  CHECK(num_written({window}) == 2);
-  CHECK(num_written({with_sinks}) == 2 + 3);
 }
 
 TEST_CASE("a saved state that a tier gives counts as the tier's hit of its own tokens alone", "[group_cache][tier]") {
