@@ -1,6 +1,7 @@
 // Products of few rows with a matrix on a device, against sums in float64.
 
 #include "../../examples/llama/device/arrays.hpp"
+#include "../../examples/llama/device/clusters.hpp"
 #include "../../examples/llama/device/tiles.hpp"
 
 #include <pagedkv/device/device.hpp>
@@ -28,7 +29,6 @@ using device::storage_of;
 using pagedkv::bfloat16;
 using pagedkv::float32;
 
-constexpr auto most_rows = device::tile_rows;
 constexpr auto epsilon_of_norm = 1e-5F;
 /// Results have this value before a product, and keep it where the product has none.
 constexpr auto untouched = 77.0F;
@@ -117,16 +117,17 @@ class comparison {
   std::int64_t num_different_ = 0;
 };
 
-/// Rows and a matrix on a device, and their products. Behind the matrix is no number.
+/// Up to `most_rows` rows and a matrix on a device, and their products. Behind the matrix is no number.
 template <class Element>
 class known_products {
  public:
   using number = storage_of<Element>;
   static constexpr auto largest_read = 1024;
 
-  known_products(std::int32_t num_in, std::int32_t num_out)
+  known_products(std::int32_t num_in, std::int32_t num_out, std::int32_t most_rows = device::tile_rows)
       : num_in_(num_in),
         num_out_(num_out),
+        most_rows_(most_rows),
         host_rows_(all_encoded<number>(random_numbers(most_rows, num_in))),
         rows_(host_rows_.size()),
         weights_(place(num_out, num_in, largest_read)),
@@ -149,6 +150,7 @@ class known_products {
 
   [[nodiscard]] std::int32_t num_in() const { return num_in_; }
   [[nodiscard]] std::int32_t num_out() const { return num_out_; }
+  [[nodiscard]] std::int32_t most_rows() const { return most_rows_; }
   [[nodiscard]] device::runtime::stream stream() const { return stream_.get(); }
   [[nodiscard]] const number* weights() const { return weights_.data(); }
   [[nodiscard]] known_sum sum(std::int32_t row, std::int32_t out) const { return sums_[place(row, num_out_, out)]; }
@@ -174,6 +176,7 @@ class known_products {
 
   std::int32_t num_in_;
   std::int32_t num_out_;
+  std::int32_t most_rows_;
   pagedkv::hip::stream stream_;
   std::vector<number> host_rows_;
   device::device_array<number> rows_;
@@ -188,13 +191,16 @@ class checked_product {
   using number = storage_of<Element>;
 
   checked_product(const known_products<Element>& known, std::int32_t num_rows, bool divides, Start start)
-      : known_(known), rows_(known.rows(num_rows)), start_(start) {
+      : known_(known),
+        rows_(known.rows(num_rows)),
+        start_(start),
+        factors_(static_cast<std::size_t>(known.most_rows()), 1.0) {
     if (!divides) {
       return;
     }
     rows_.num_parts = device::parts_of_squares(known.num_in());
     rows_.epsilon = epsilon_of_norm;
-    auto squares = random_numbers(most_rows, rows_.num_parts);
+    auto squares = random_numbers(known.most_rows(), rows_.num_parts);
     std::ranges::transform(squares, squares.begin(), [](float each) { return each * each + 1; });
     squares_ = device::device_array<float>(squares.size());
     upload(squares_, squares, known.stream());
@@ -204,7 +210,8 @@ class checked_product {
       for (auto part = std::int32_t{0}; part < rows_.num_parts; ++part) {
         sum += static_cast<double>(squares[place(row, rows_.num_parts, part)]);
       }
-      factors_[row] = 1 / std::sqrt(sum / known.num_in() + static_cast<double>(epsilon_of_norm));
+      factors_[static_cast<std::size_t>(row)] =
+          1 / std::sqrt(sum / known.num_in() + static_cast<double>(epsilon_of_norm));
     }
   }
 
@@ -219,7 +226,7 @@ class checked_product {
   }
 
   void check_added() {
-    const auto hidden = random_numbers(most_rows, known_.num_out());
+    const auto hidden = random_numbers(known_.most_rows(), known_.num_out());
     const auto results = device::device_array<float>(hidden.size());
     upload(results, hidden, known_.stream());
     start_(known_, rows_, device::added_pairs{results.data(), known_.num_out()});
@@ -242,10 +249,9 @@ class checked_product {
 
   /// The new hidden rows are those of the sums; what is made of them is compared with what it is made of.
   template <template <class> class Pairs>
-  void check_added_and_weighted() {
+  void check_added_and_weighted(std::int32_t num_parts) {
     const auto width = known_.num_out();
-    const auto num_parts = device::parts_of_squares(width);
-    const auto hidden = random_numbers(most_rows, width);
+    const auto hidden = random_numbers(known_.most_rows(), width);
     const auto weights = random_numbers(1, width);
     const auto new_hidden = device::device_array<float>(hidden.size());
     const auto weights_of_norm = device::device_array<float>(weights.size());
@@ -253,8 +259,9 @@ class checked_product {
     const auto squares = filled<float>(num_parts);
     upload(new_hidden, hidden, known_.stream());
     upload(weights_of_norm, weights, known_.stream());
-    start_(known_, rows_,
-           Pairs<Element>{new_hidden.data(), width, weights_of_norm.data(), weighted.data(), squares.data()});
+    start_(
+        known_, rows_,
+        Pairs<Element>{new_hidden.data(), width, weights_of_norm.data(), weighted.data(), squares.data(), num_parts});
     const auto found = downloaded(new_hidden, known_.stream());
     check_hidden(found, hidden);
     check<number>(weighted, width, [&](std::int32_t row, std::int32_t i) {
@@ -274,7 +281,7 @@ class checked_product {
  private:
   template <class Number>
   [[nodiscard]] device::device_array<Number> filled(std::int32_t width) const {
-    auto made = device::device_array<Number>(place(most_rows, width, 0));
+    auto made = device::device_array<Number>(place(known_.most_rows(), width, 0));
     upload(made, std::vector<Number>(made.size(), encoded<Number>(untouched)), known_.stream());
     return made;
   }
@@ -283,13 +290,14 @@ class checked_product {
   [[nodiscard]] std::pair<double, double> result(std::int32_t row, std::int32_t out) const {
     const auto sum = known_.sum(row, out);
     const auto error = error_of_sums * sum.magnitude + 1e-6 * std::abs(sum.value);
-    return {sum.value * factors_[row], error * factors_[row]};
+    const auto factor = factors_[static_cast<std::size_t>(row)];
+    return {sum.value * factor, error * factor};
   }
 
   void check_hidden(const std::vector<float>& found, const std::vector<float>& before) const {
     const auto width = known_.num_out();
     auto compared = comparison{};
-    for (auto row = std::int32_t{0}; row < most_rows; ++row) {
+    for (auto row = std::int32_t{0}; row < known_.most_rows(); ++row) {
       for (auto i = std::int32_t{0}; i < width; ++i) {
         const auto at = place(row, width, i);
         const auto [value, error] = row < rows_.num_rows ? result(row, i) : std::pair(0.0, 0.0);
@@ -306,7 +314,7 @@ class checked_product {
   void check(const device::device_array<Number>& results, std::int32_t width, Wanted wanted) const {
     const auto found = downloaded(results, known_.stream());
     auto compared = comparison{};
-    for (auto row = std::int32_t{0}; row < most_rows; ++row) {
+    for (auto row = std::int32_t{0}; row < known_.most_rows(); ++row) {
       for (auto i = std::int32_t{0}; i < width; ++i) {
         const auto [value, error] = row < rows_.num_rows ? wanted(row, i) : std::pair(double{untouched}, 0.0);
         compared.add(decoded(found[place(row, width, i)]), value, error);
@@ -319,7 +327,7 @@ class checked_product {
   device::step_rows<Element> rows_;
   Start start_;
   device::device_array<float> squares_;
-  double factors_[most_rows] = {1, 1, 1, 1, 1, 1, 1, 1};
+  std::vector<double> factors_;  // of rows
 };
 
 template <class Element>
@@ -376,7 +384,7 @@ TEST_CASE("products of few rows in tiles are those of float64", "[llama]") {
                          "the launch of a kernel");
     CHECK(downloaded(num_claimed, of.stream()) == std::vector{0U});
   };
-  for (auto num_rows = std::int32_t{1}; num_rows <= most_rows; ++num_rows) {
+  for (auto num_rows = std::int32_t{1}; num_rows <= known.most_rows(); ++num_rows) {
     for (const bool divides : {false, true}) {
       CAPTURE(num_rows, divides);
       auto product = checked_product(known, num_rows, divides, start);
@@ -384,9 +392,52 @@ TEST_CASE("products of few rows in tiles are those of float64", "[llama]") {
       product.check_stored<float32, float>();
       product.check_added();
       product.check_gated();
-      product.check_added_and_weighted<device::added_and_weighted_pairs>();
+      product.check_added_and_weighted<device::added_and_weighted_pairs>(device::parts_of_squares(known.num_out()));
     }
   }
+#endif
+}
+
+#if defined(__CUDACC__) && !defined(__HIPCC__)
+template <std::int32_t Workgroups>
+void check_clusters(std::int32_t num_in) {
+  const auto most_clusters = device::clusters_at_once<bfloat16, Workgroups>();
+  if (most_clusters == 0) {
+    SKIP("the device has no room for clusters, or the kernel was not compiled for it");
+  }
+  // For each cluster none or one, or several, so that places of sums are taken again.
+  const auto num_tiles = GENERATE_COPY(2, 5 * most_clusters + 1);
+  CAPTURE(num_in, num_tiles);
+  const auto known = known_products<bfloat16>(num_in, 2 * device::cluster_pairs * num_tiles, device::cluster_rows);
+  const auto start = [=]<class Pairs>(const known_products<bfloat16>& of, const device::step_rows<bfloat16>& rows,
+                                      const Pairs& pairs) {
+    device::hip::require(device::launch_clusters<bfloat16, Workgroups>(rows, of.weights(), of.num_in(), pairs,
+                                                                       most_clusters, of.stream()),
+                         "the launch of a kernel");
+  };
+  for (const auto num_rows : {9, 16, 33, 64}) {
+    for (const bool divides : {false, true}) {
+      CAPTURE(num_rows, divides);
+      auto product = checked_product(known, num_rows, divides, start);
+      product.template check_stored<bfloat16, storage_of<bfloat16>>();
+      product.template check_stored<float32, float>();
+      product.check_added();
+      product.check_gated();
+      product.template check_added_and_weighted<device::added_and_weighted_pairs>(
+          device::parts_by_clusters(known.num_out()));
+    }
+  }
+}
+#endif
+
+TEST_CASE("products of up to 64 rows in clusters are those of float64", "[llama]") {
+  static_cast<void>(require_properties());
+#if defined(__CUDACC__) && !defined(__HIPCC__)
+  // Runs of a row: a part, as many as there are warpgroups, one part more, and as many as stay in registers.
+  SECTION("small") { check_clusters<device::small_cluster>(GENERATE(72, 1024, 1032, 4096)); }
+  SECTION("large") { check_clusters<device::large_cluster>(GENERATE(2056, 14'336)); }
+#else
+  SKIP("the compiler is for devices without clusters");
 #endif
 }
 

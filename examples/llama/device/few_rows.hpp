@@ -8,10 +8,14 @@
 
 namespace llama::device {
 
+/// Of results that are stored as they are.
+struct no_addends {};
+
 /// Where the two results of a pair of the matrix' rows go: neighbouring rows, whose results are stored.
 template <class Element, class Number>
 struct stored_pairs {
   static constexpr bool makes_squares = false;
+  using addends = no_addends;
 
   Number* results;  // [row][width]
   std::int32_t width;
@@ -19,16 +23,17 @@ struct stored_pairs {
   [[nodiscard]] std::int32_t count() const noexcept { return width / 2; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t first(std::int32_t pair) const { return 2 * pair; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t second(std::int32_t pair) const { return 2 * pair + 1; }
-  PAGEDKV_DEVICE void put(std::int32_t row, std::int32_t pair, float one, float other) const {
-    auto* const to = results + std::int64_t{row} * width + 2 * pair;
-    kernels::store(to, Element::encode(one, 1));
-    kernels::store(to + 1, Element::encode(other, 1));
+  [[nodiscard]] PAGEDKV_DEVICE addends read(std::int32_t /*row*/, std::int32_t /*pair*/) const { return {}; }
+  PAGEDKV_DEVICE void put(std::int32_t row, std::int32_t pair, float one, float other, addends /*none*/) const {
+    kernels::store_vector(results + std::int64_t{row} * width + 2 * pair,
+                          kernels::vector<Number, 2>{{Element::encode(one, 1), Element::encode(other, 1)}});
   }
 };
 
 /// Neighbouring rows, whose results are added to what is there.
 struct added_pairs {
   static constexpr bool makes_squares = false;
+  using addends = kernels::vector<float, 2>;
 
   float* results;
   std::int32_t width;
@@ -36,10 +41,12 @@ struct added_pairs {
   [[nodiscard]] std::int32_t count() const noexcept { return width / 2; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t first(std::int32_t pair) const { return 2 * pair; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t second(std::int32_t pair) const { return 2 * pair + 1; }
-  PAGEDKV_DEVICE void put(std::int32_t row, std::int32_t pair, float one, float other) const {
-    auto* const to = results + std::int64_t{row} * width + 2 * pair;
-    kernels::store(to, kernels::load(to) + one);
-    kernels::store(to + 1, kernels::load(to + 1) + other);
+  [[nodiscard]] PAGEDKV_DEVICE addends read(std::int32_t row, std::int32_t pair) const {
+    return kernels::load_vector<2>(results + std::int64_t{row} * width + 2 * pair);
+  }
+  PAGEDKV_DEVICE void put(std::int32_t row, std::int32_t pair, float one, float other, const addends& to) const {
+    kernels::store_vector(results + std::int64_t{row} * width + 2 * pair,
+                          addends{{to.values[0] + one, to.values[1] + other}});
   }
 };
 
@@ -47,6 +54,7 @@ struct added_pairs {
 template <class Element>
 struct gated_pairs {
   static constexpr bool makes_squares = false;
+  using addends = no_addends;
 
   storage_of<Element>* results;
   std::int32_t width;
@@ -55,7 +63,8 @@ struct gated_pairs {
   [[nodiscard]] std::int32_t count() const noexcept { return width; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t first(std::int32_t pair) const { return pair; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t second(std::int32_t pair) const { return width + pair; }
-  PAGEDKV_DEVICE void put(std::int32_t row, std::int32_t pair, float gate, float up) const {
+  [[nodiscard]] PAGEDKV_DEVICE addends read(std::int32_t /*row*/, std::int32_t /*pair*/) const { return {}; }
+  PAGEDKV_DEVICE void put(std::int32_t row, std::int32_t pair, float gate, float up, addends /*none*/) const {
     kernels::store(results + std::int64_t{row} * width + pair, Element::encode(gated(gate, up, is_gelu), 1));
   }
 };
@@ -131,7 +140,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(workgroup_size)
   sum = sum_of_wave(sum);
   sum_of_other = sum_of_wave(sum_of_other);
   if (lane == 0) {
-    pairs.put(0, pair, sum, sum_of_other);
+    pairs.put(0, pair, sum, sum_of_other, pairs.read(0, pair));
   }
 }
 

@@ -4,6 +4,7 @@
 #include "../step.hpp"
 #include "arrays.hpp"
 #include "blas.hpp"
+#include "clusters.hpp"
 #include "kernels.hpp"
 #include "memory.hpp"
 #include "state_kernels.hpp"
@@ -130,18 +131,19 @@ class model {
     const device_array<float>& norm;
     const device_array<number>& weights;
   };
-  /// Adds, and prepares the input of the product that follows: normalised rows, or where both products take tiles, rows
-  /// that are not yet divided and sums of squares.
+  /// Adds, and prepares the input of the product that follows: normalised rows, or where kernels by matrix instructions
+  /// compute both products, rows that are not yet divided and sums of squares.
   void add_product(const addition& of, std::size_t num_rows, const following_product& next, runtime::stream stream);
   /// Whether a kernel for few rows multiplies so many. It puts the results of pairs of the matrix' rows where they say.
   template <class Pairs>
   [[nodiscard]] bool multiply_few(const step_rows<Element>& rows, const device_array<number>& weights,
                                   const Pairs& pairs, runtime::stream stream);
-  /// Whether so many rows of `num_in` numbers are multiplied with a matrix in tiles.
-  [[nodiscard]] bool takes_tiles(std::size_t num_rows, const device_array<number>& weights, std::int32_t num_in) const;
+  /// Whether a kernel by matrix instructions multiplies so many rows of `num_in` numbers with a matrix: in tiles, or more
+  /// rows in clusters.
+  [[nodiscard]] bool takes_matrix(std::size_t num_rows, const device_array<number>& weights, std::int32_t num_in) const;
   template <class Pairs>
-  void start_tiles(const step_rows<Element>& rows, const device_array<number>& weights, const Pairs& pairs,
-                   runtime::stream stream);
+  void start_matrix(const step_rows<Element>& rows, const device_array<number>& weights, const Pairs& pairs,
+                    runtime::stream stream);
   /// The hidden rows as they were prepared for a product.
   [[nodiscard]] step_rows<Element> prepared_rows(std::size_t num_rows) const;
   void find_best_tokens(std::size_t num_rows, runtime::stream stream);
@@ -155,6 +157,8 @@ class model {
   blas blas_;
   runtime::device_properties device_ = find_device();
   bool has_tiles_ = device_.matrices == runtime::matrix_instructions::mma && has_room_for_tiles();
+  std::int32_t small_clusters_ = has_tiles_ ? clusters_at_once<Element, small_cluster>() : 0;
+  std::int32_t large_clusters_ = has_tiles_ ? clusters_at_once<Element, large_cluster>() : 0;
   std::vector<layer_place> places_ = config_.places();
   device_array<float> full_angles_;
   device_array<float> window_angles_;
@@ -165,7 +169,8 @@ class model {
   device_array<float> hidden_{limits_.max_tokens * sizes_.hidden};
   device_array<number> normed_{limits_.max_tokens * sizes_.hidden};
   /// Where there are sums of squares, each row of `normed_` is still to be divided by the root of their mean.
-  device_array<float> squares_{static_cast<std::size_t>(tile_rows * parts_of_squares(config_.hidden))};
+  device_array<float> squares_{static_cast<std::size_t>(
+      std::max(tile_rows * parts_of_squares(config_.hidden), cluster_rows * parts_by_clusters(config_.hidden)))};
   std::int32_t num_parts_ = 0;
   device_array<unsigned> num_claimed_{1};  // shares of the product under way
   device_array<number> projected_{limits_.max_tokens * sizes_.projected()};

@@ -251,13 +251,15 @@ void model<Element>::add_product(const addition& of, std::size_t num_rows, const
   const auto& [rows, weights, norm] = of;
   const auto width = config_.hidden;
   if constexpr (multiplies_tiles<Element>) {
-    const bool takes_both = takes_tiles(num_rows, weights, rows_of_matrix(weights, width)) &&
-                            takes_tiles(num_rows, next.weights, width);
+    const bool takes_both =
+        takes_matrix(num_rows, weights, rows_of_matrix(weights, width)) && takes_matrix(num_rows, next.weights, width);
     if (norm.size() == 0 && takes_both) {
-      const auto pairs =
-          added_and_weighted_pairs<Element>{hidden_.data(), width, next.norm.data(), normed_.data(), squares_.data()};
-      start_tiles({rows.data(), static_cast<std::int32_t>(num_rows)}, weights, pairs, stream);
-      num_parts_ = pairs.num_parts();
+      const auto count = static_cast<std::int32_t>(num_rows);
+      num_parts_ = count <= tile_rows ? parts_of_squares(width) : parts_by_clusters(width);
+      start_matrix({rows.data(), count}, weights,
+                   added_and_weighted_pairs<Element>{hidden_.data(), width, next.norm.data(), normed_.data(),
+                                                     squares_.data(), num_parts_},
+                   stream);
       return;
     }
   }
@@ -283,8 +285,8 @@ bool model<Element>::multiply_few(const step_rows<Element>& rows, const device_a
   const auto num_pairs = pairs.count();
   const auto num_in = rows_of_matrix(weights, 2 * num_pairs);
   if constexpr (multiplies_tiles<Element>) {
-    if (takes_tiles(static_cast<std::size_t>(rows.num_rows), weights, num_in)) {
-      start_tiles(rows, weights, pairs, stream);
+    if (takes_matrix(static_cast<std::size_t>(rows.num_rows), weights, num_in)) {
+      start_matrix(rows, weights, pairs, stream);
       return true;
     }
   }
@@ -299,20 +301,38 @@ bool model<Element>::multiply_few(const step_rows<Element>& rows, const device_a
 }
 
 template <class Element>
-bool model<Element>::takes_tiles(std::size_t num_rows, const device_array<number>& weights, std::int32_t num_in) const {
-  return multiplies_tiles<Element> && has_tiles_ && num_rows <= tile_rows && num_in % (tile_run / 2) == 0 &&
-         rows_of_matrix(weights, num_in) % (2 * tile_pairs) == 0;
+bool model<Element>::takes_matrix(std::size_t num_rows, const device_array<number>& weights,
+                                  std::int32_t num_in) const {
+  if (!multiplies_tiles<Element> || !has_tiles_) {
+    return false;
+  }
+  const auto num_out = rows_of_matrix(weights, num_in);
+  if (num_rows <= tile_rows) {
+    return num_in % (tile_run / 2) == 0 && num_out % (2 * tile_pairs) == 0;
+  }
+  const bool is_small = num_in <= most_numbers_of_cluster(small_cluster);
+  return num_rows <= cluster_rows && num_in % 8 == 0 && num_in <= most_numbers_of_cluster(large_cluster) &&
+         num_out % (2 * cluster_pairs) == 0 && (is_small ? small_clusters_ : large_clusters_) > 0;
 }
 
 #if defined(__CUDACC__) && !defined(__HIPCC__)
 template <class Element>
 template <class Pairs>
-void model<Element>::start_tiles(const step_rows<Element>& rows, const device_array<number>& weights,
-                                 const Pairs& pairs, runtime::stream stream) {
-  const auto num_tiles = pairs.count() / tile_pairs;
-  start<multiply_tiles<Element, Pairs>>(
-      {extent_of(std::min(num_tiles, device_.num_processors)), {tile_lanes}, tile_ring_bytes}, stream, rows,
-      weights.data(), rows_of_matrix(weights, 2 * pairs.count()), pairs, num_tiles, num_claimed_.data());
+void model<Element>::start_matrix(const step_rows<Element>& rows, const device_array<number>& weights,
+                                  const Pairs& pairs, runtime::stream stream) {
+  const auto num_in = rows_of_matrix(weights, 2 * pairs.count());
+  if (rows.num_rows <= tile_rows) {
+    const auto num_tiles = pairs.count() / tile_pairs;
+    start<multiply_tiles<Element, Pairs>>(
+        {extent_of(std::min(num_tiles, device_.num_processors)), {tile_lanes}, tile_ring_bytes}, stream, rows,
+        weights.data(), num_in, pairs, num_tiles, num_claimed_.data());
+    return;
+  }
+  const bool is_small = num_in <= most_numbers_of_cluster(small_cluster);
+  hip::require(
+      is_small ? launch_clusters<Element, small_cluster>(rows, weights.data(), num_in, pairs, small_clusters_, stream)
+               : launch_clusters<Element, large_cluster>(rows, weights.data(), num_in, pairs, large_clusters_, stream),
+      "the launch of a product");
 }
 #endif
 

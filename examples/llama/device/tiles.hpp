@@ -56,27 +56,37 @@ template <class Element>
 struct added_and_weighted_pairs {
   static_assert(std::is_same_v<Element, pagedkv::bfloat16>, "undivided numbers may be too large for other types");
   static constexpr bool makes_squares = true;
+  /// Of two hidden numbers, and the weights of their norm.
+  struct addends {
+    kernels::vector<float, 2> numbers;
+    kernels::vector<float, 2> weights;
+  };
 
   float* hidden;
   std::int32_t width;
   const float* weights;
   storage_of<Element>* weighted;
   float* squares;  // [row][part]
+  std::int32_t num_parts;
 
   [[nodiscard]] std::int32_t count() const noexcept { return width / 2; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t first(std::int32_t pair) const { return 2 * pair; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t second(std::int32_t pair) const { return 2 * pair + 1; }
-  [[nodiscard]] PAGEDKV_HOST_DEVICE std::int32_t num_parts() const { return parts_of_squares(width); }
+  [[nodiscard]] PAGEDKV_DEVICE addends read(std::int32_t row, std::int32_t pair) const {
+    return {kernels::load_vector<2>(hidden + std::int64_t{row} * width + 2 * pair),
+            kernels::load_vector<2>(weights + 2 * pair)};
+  }
   /// Returns the sum of the squares.
-  [[nodiscard]] PAGEDKV_DEVICE float put(std::int32_t row, std::int32_t pair, float one, float other) const {
+  [[nodiscard]] PAGEDKV_DEVICE float put(std::int32_t row, std::int32_t pair, float one, float other,
+                                         const addends& to) const {
     const auto at = std::int64_t{row} * width + 2 * pair;
-    const auto weight = kernels::load_vector<2>(weights + 2 * pair);
-    auto numbers = kernels::load_vector<2>(hidden + at);
+    auto numbers = to.numbers;
     numbers.values[0] += one;
     numbers.values[1] += other;
     kernels::store_vector(hidden + at, numbers);
-    kernels::store(weighted + at, Element::encode(numbers.values[0] * weight.values[0], 1));
-    kernels::store(weighted + at + 1, Element::encode(numbers.values[1] * weight.values[1], 1));
+    kernels::store_vector(weighted + at, kernels::vector<storage_of<Element>, 2>{
+                                             {Element::encode(numbers.values[0] * to.weights.values[0], 1),
+                                              Element::encode(numbers.values[1] * to.weights.values[1], 1)}});
     return numbers.values[0] * numbers.values[0] + numbers.values[1] * numbers.values[1];
   }
 };
@@ -360,14 +370,14 @@ PAGEDKV_DEVICE void put_tile(const Pairs& pairs, std::int32_t num_rows, std::int
   const auto other = sum_at(result + tile_pairs * tile_rows);
   const auto pair = tile * tile_pairs + result / tile_rows;
   if constexpr (Pairs::makes_squares) {
-    auto square = row < num_rows ? pairs.put(row, pair, one, other) : 0.0F;
+    auto square = row < num_rows ? pairs.put(row, pair, one, other, pairs.read(row, pair)) : 0.0F;
     square += kernels::shuffle_xor(square, 8, 32);
     square += kernels::shuffle_xor(square, 16, 32);
     if (const auto lane = result % 32; lane < num_rows) {
-      kernels::store(pairs.squares + lane * pairs.num_parts() + tile * parts_of_tile + result / 32, square);
+      kernels::store(pairs.squares + lane * pairs.num_parts + tile * parts_of_tile + result / 32, square);
     }
   } else if (row < num_rows) {
-    pairs.put(row, pair, one, other);
+    pairs.put(row, pair, one, other, pairs.read(row, pair));
   }
 }
 
