@@ -71,7 +71,7 @@ struct cluster_memory {
 inline constexpr auto cluster_registers_to_put = 72;
 inline constexpr auto cluster_registers_to_multiply = 216;
 
-/// What a warpgroup takes of a product: runs of each row, and tiles.
+/// The runs of each row, and the tiles, that a warpgroup takes of a product.
 struct cluster_share {
   std::int32_t first_run;
   std::int32_t run_stride;
