@@ -50,12 +50,12 @@ class hit_search {
   /// `num_nodes` if every group can continue there, otherwise a smaller number that the longest possible does not
   /// exceed.
   [[nodiscard]] std::size_t limit(std::size_t num_nodes, bool with_states) const noexcept {
+    if (with_states && state_.group_with_state() != state_.num_groups() && !blocks_.has_state(num_nodes)) {
+      return num_nodes - 1;  // ahead of the blocks of all places: few lengths have a state
+    }
     const auto length = static_cast<std::int64_t>(num_nodes) * state_.granularity();
     for (std::size_t g = 0; g < state_.num_groups(); ++g) {
       if (!state_.holds_tokens(g)) {
-        if (with_states && !blocks_.has_state(num_nodes)) {
-          return num_nodes - 1;
-        }
         continue;
       }
       const auto end = state_.places_for(g, length);
