@@ -78,7 +78,7 @@ TEST_CASE("a group is refused for a field that its kind needs or has no meaning 
       std::int64_t{1} << 32, any);
 }
 
-TEST_CASE("a list has at most eight groups, of any kinds", "[group_config]") {
+TEST_CASE("a list has at most eight groups, of any kind", "[group_config]") {
   CHECK(validate(group_list{}));
   CHECK(validate(group_list{state}));
   CHECK(validate(group_list{state, window}));

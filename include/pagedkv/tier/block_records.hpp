@@ -470,8 +470,8 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
     }
   }
 
-  /// The node of a published device block, if its contents are known; `no_node` also if its ancestors are not all on the
-  /// device, or if some were invalidated.
+  /// The node of a published device block, if its contents are known. `no_node` for a block without one also if its
+  /// ancestors are not all on the device, or if some were invalidated.
   [[nodiscard]] node_id find_chain(block_id last) noexcept {
     return node_of_chain(last, [&](const auto& before, std::uint64_t hash, const block_contents& contents, salt) {
       return index_.find(before, hash, contents);

@@ -454,7 +454,9 @@ class record_transfers {
     const auto ready = std::ranges::find_if(unread_, [&](const awaited& each) { return each.batch > done; });
     for (auto each = unread_.begin(); each != ready; ++each) {
       const auto from = std::max(index_.place_of(each->record, each->tier), std::int32_t{0});
-      if (!try_push(job_for(each->record, each->place, from), each->tier)) {
+      if (index_.is_withdrawn(each->record)) {  // meanwhile: the tier has it no more
+        end_load(each->record, each->place, false);
+      } else if (!try_push(job_for(each->record, each->place, from), each->tier)) {
         ++index_.counts(each->tier).refused_loads;
         end_load(each->record, each->place, false);
       }
