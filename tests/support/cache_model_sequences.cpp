@@ -101,11 +101,13 @@ model_sequence cache_model::admit(named_text text, const sequence_options& optio
   s.options = options;
   s.num_computed = s.num_written = s.num_cached = cached;
   s.num_prompt = std::min(text.size(), options.num_prompt_tokens);
-  if (shape_.num_groups() == shape_.has_state()) {  // nodes without states go with their sequences
-    exact_ = exact_ && !options.saving.at_branches;
-  } else if (exact_) {
+  if (exact_) {
     const auto known = prefixes_.longest(text, std::min(text.size() - 1, options.max_cached_tokens), false);
-    s.branch = known > cached ? known : 0;
+    if (known == cached || shape_.num_groups() > shape_.has_state()) {
+      s.branch = known > cached ? known : 0;
+    } else {
+      exact_ = false;  // nodes without states may have gone with their sequences: the branch is unknown
+    }
   }
   const auto chunk = cached + std::min(text.size() - cached, options.first_chunk);
   // A load may bring less than the chunk was made for, and there may be no room for a longer one.
