@@ -1,5 +1,5 @@
-"""Programs in documents compile, or are excerpts of an example; those with a `main` print the lines below them; links lead to files of
-the repository; errors and axes are explained."""
+"""Programs in documents compile, or are excerpts of an example; those with a `main` print the lines below them; links lead to files and
+headings of the repository; errors and axes are explained."""
 
 import collections
 import concurrent.futures
@@ -115,6 +115,32 @@ def errors_in(headers, joined):
     return found
 
 
+def without_programs(document):
+    return re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(document):
+    """The names by which links reach a page's headings, as GitHub makes them."""
+    found = collections.Counter()
+    for heading in re.findall(r"^#+ (.*)$", without_programs(document), flags=re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        name = re.sub(r"[^\w -]", "", words).replace(" ", "-")
+        yield f"{name}-{found[name]}" if found[name] else name
+        found[name] += 1
+
+
+def broken_links(document, root):
+    """Links of a page that lead to no file below the root, or to no heading of a page there."""
+    found = []
+    for target in re.findall(r"\]\((?!https?:)([^)]*)\)", without_programs(document)):
+        name, _, heading = target.partition("#")
+        path = (document.parent / name).resolve() if name else document
+        leads_there = path.exists() and path.resolve().is_relative_to(root.resolve())
+        if not leads_there or heading and path.suffix == ".md" and heading not in anchors(path):
+            found.append(f"{document.name}: {target}")
+    return found
+
+
 class Documents(unittest.TestCase):
     def test_complete_programs_compile_and_print_their_lines(self):
         complete = [program for program in programs() if program.text.startswith("#include")]
@@ -167,13 +193,17 @@ class Documents(unittest.TestCase):
         self.assertEqual(scripts - run, {"chat", "demo", "install", "serve"})
         self.assertEqual(run - scripts, set())
 
-    def test_links_lead_to_files(self):
+    def test_links_lead_to_files_and_headings(self):
         for document in DOCUMENTS:
-            text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
-            for target in re.findall(r"\]\((?!https?:)([^)#]*)[^)]*\)", text):
-                with self.subTest(document=document.name, target=target):
-                    path = (document.parent / target).resolve()
-                    self.assertTrue(path.exists() and path.is_relative_to(SOURCE_ROOT.resolve()))
+            self.assertEqual(broken_links(document, SOURCE_ROOT), [])
+
+    def test_a_link_that_leads_nowhere_is_found(self):
+        page = FOLDER / "links.md"
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        page.write_text("# A `kv_cache`, and [more](links.md)\n\n## Twice\n\n## Twice\n\n[1](#a-kv_cache-and-more) [2](links.md#twice-1)\n")
+        self.assertEqual(broken_links(page, FOLDER), [])
+        page.write_text("# Here\n\n```sh\n# there\n```\n\n[1](#there) [2](none.md) [3](../links.md) [4](https://example.com/#any)\n")
+        self.assertEqual(broken_links(page, FOLDER), ["links.md: #there", "links.md: none.md", "links.md: ../links.md"])
 
 
 if __name__ == "__main__":
