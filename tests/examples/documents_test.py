@@ -161,6 +161,11 @@ class Documents(unittest.TestCase):
             with self.subTest(document=name, begins=block.partition("\n")[0]):
                 self.assertTrue(block.startswith("#include") or any(block in example for example in examples))
 
+    def test_no_program_in_cpp_has_another_mark(self):
+        for document in DOCUMENTS:
+            marks = set(re.findall(r"^```(\S+)$", document.read_text(), flags=re.MULTILINE))
+            self.assertLessEqual(marks, {"cpp", "c", "cmake", "meson", "python", "sh", "text"}, document.name)
+
     def test_a_table_has_every_error_code(self):
         codes = re.search(r"enum class error_code[^{]*\{(.*?)\};", (SOURCE_ROOT / "include/pagedkv/core/error.hpp").read_text(), flags=re.DOTALL)[1]
         explained = re.findall(r"^\| `(\w+)` \|.*\|.*\|$", (SOURCE_ROOT / "docs/integrate.md").read_text(), flags=re.MULTILINE)
