@@ -74,6 +74,10 @@ bool answer(llama::engine& engine, llama::conversation& talk, const llama::token
   const auto& made = **submitted;
   engine.run();
   if (made.failure) {
+    if (!made.answer().empty()) {
+      fmt::print("\n");
+      std::fflush(stdout);
+    }
     fmt::print(stderr, "{}\n", made.failure->message());
     engine.forget(made);
     return false;

@@ -61,6 +61,12 @@ class Sessions(unittest.TestCase):
         rest, _ = self.answers("--session", self.session, "And who uses it?")
         self.assertEqual(FIGURES.sub("", done.stdout).replace(f"> {long}\n", "") + rest, whole)
 
+    def test_an_answer_that_outgrows_the_pool_ends_its_line(self):
+        done = self.chat("--blocks", "2", "What is a hacker?")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stdout, r"\A> What is a hacker\?\n.+\n\Z")
+        self.assertIn("number of blocks is 2", done.stderr)
+
     def test_what_is_longer_than_the_context_is_refused(self):
         for question, tokens in [("hacker " * 600, "60"), ("kluge", str(2**64 - 1)), ("kluge", "512")]:
             done = self.chat(question, tokens=tokens)
