@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,10 +32,11 @@ namespace llama {
 
 /// The options of an engine's sizes.
 inline void add_sizes_to(CLI::App& app, engine_sizes& sizes) {
+  constexpr auto most = std::numeric_limits<std::int32_t>::max();
   app.add_option("--block-size", sizes.block_size, "tokens in a block")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, most))
       ->capture_default_str();
-  app.add_option("--blocks", sizes.num_blocks, "in the pool")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--blocks", sizes.num_blocks, "in the pool")->check(CLI::Range(1, most))->capture_default_str();
   auto* const drafts = app.add_option("--drafts", sizes.num_drafts, "tokens guessed in each step")
                            ->check(CLI::NonNegativeNumber)
                            ->capture_default_str();
