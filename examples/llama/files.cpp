@@ -16,6 +16,7 @@
 #include <cstring>
 #include <fstream>
 #include <set>
+#include <system_error>
 #include <utility>
 
 namespace llama {
@@ -56,8 +57,10 @@ nlohmann::json parse(const std::filesystem::path& path, Text&&... text) {
 }  // namespace
 
 nlohmann::json read_json(const std::filesystem::path& path) {
-  auto file = std::ifstream(path);
-  if (!file) {
+  auto ignored = std::error_code{};
+  const bool is_file = std::filesystem::is_regular_file(path, ignored);  // a pipe may have no writer
+  auto file = is_file ? std::ifstream(path) : std::ifstream();
+  if (!file.is_open()) {
     throw bad_model(path.string() + ": cannot be read");
   }
   return parse(path, file);

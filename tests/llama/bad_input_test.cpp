@@ -88,6 +88,14 @@ TEST_CASE("a missing or damaged file of a model is refused by name", "[llama]") 
     REQUIRE(::mkfifo(weights.c_str(), S_IRUSR | S_IWUSR) == 0);
     CHECK_THAT(refusal(folder.path()), ContainsSubstring("model.safetensors: cannot be read"));
   }
+  SECTION("a folder where a file should be") {
+    for (const auto* const name : {"config.json", "tokenizer.json"}) {
+      std::filesystem::remove(folder.path() / name);
+      std::filesystem::create_directory(folder.path() / name);
+    }
+    CHECK_THAT(refusal(folder.path()), ContainsSubstring("config.json: cannot be read"));
+    CHECK_THROWS_AS(tokenizer(folder.path()), bad_model);
+  }
   SECTION("an index that names a file elsewhere") {
     std::ofstream(folder.path() / "model.safetensors.index.json") << json{{"weight_map", {{"a", "../b.safetensors"}}}};
     CHECK_THAT(refusal(folder.path()), ContainsSubstring("weight_map"));
