@@ -5,6 +5,7 @@
 #include "step.hpp"
 
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/tier/tier_statistics.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -15,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace llama {
@@ -89,6 +91,12 @@ struct engine_statistics {
   std::chrono::nanoseconds in_cache{};  // of these: calls of the cache and of the tracker, slots and block tables
 };
 
+/// Counts of one tier. The name lives as long as the program.
+struct named_tier {
+  std::string_view name;
+  pagedkv::tier_statistics counts;
+};
+
 /// Continuous batching: each step computes one token of every running request and chunks of prompts, in one pass.
 class engine {
  public:
@@ -135,6 +143,8 @@ class engine {
   [[nodiscard]] virtual pagedkv::tracker_statistics request_statistics() const noexcept = 0;
   [[nodiscard]] virtual pagedkv::cache_statistics cache_statistics() const noexcept = 0;
   [[nodiscard]] virtual pagedkv::memory_profile cache_memory() const noexcept = 0;
+  /// Host memory, then the slower tiers; empty without tiers.
+  [[nodiscard]] virtual std::vector<named_tier> tiers() { return {}; }
   /// A sentence for each fault of the cache.
   [[nodiscard]] virtual std::vector<std::string> check_invariants() = 0;
 };

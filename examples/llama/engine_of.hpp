@@ -249,6 +249,15 @@ class engine_of final : public engine {
   }
   [[nodiscard]] pagedkv::cache_statistics cache_statistics() const noexcept override { return cache_.statistics(); }
   [[nodiscard]] pagedkv::memory_profile cache_memory() const noexcept override { return cache_.memory(); }
+  [[nodiscard]] std::vector<named_tier> tiers() override {
+    auto made = std::vector<named_tier>{};
+    if constexpr (has_tiers<Cache>) {
+      for (const auto name : Cache::tier_names) {
+        made.push_back({name, cache_.tier(made.size())});
+      }
+    }
+    return made;
+  }
   [[nodiscard]] std::vector<std::string> check_invariants() override { return cache_.check_invariants(); }
 
  private:

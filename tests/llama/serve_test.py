@@ -297,10 +297,15 @@ class Restarts(Served):
         self.assertEqual(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
         self.assertEqual(usage["prompt_tokens_details"]["cached_tokens"], (usage["prompt_tokens"] - 1) // 16 * 16)
         self.assertGreater(usage["prompt_tokens"], 17)
+        values = self.metrics_at_rest()
+        self.assertEqual(values["tier_hit_blocks_total", self.tier], (usage["prompt_tokens"] - 1) // 16)
+        self.assertGreater(values["tier_records", "host"], 0)
 
 
 class FileBehind(Restarts):
     """A server finds in its file what the one before it cached."""
+
+    tier = "file_tier"
 
     @classmethod
     def setUpClass(cls):
@@ -315,6 +320,8 @@ class FileBehind(Restarts):
 @unittest.skipUnless(STORE, "no server of Valkey or Redis is here: scripts/install takes one from Debian")
 class StoreBehind(Restarts):
     """A server finds in a store what another process cached."""
+
+    tier = "remote_tier"
 
     @classmethod
     def setUpClass(cls):
@@ -463,6 +470,8 @@ class Curl(Served):
 
 @unittest.skipUnless(shutil.which("chromium"), "chromium is not here")
 class Browser(Served):
+    options = ["--blocks", "256", "--host-blocks", "64"]
+
     def test_the_page_shows_the_pool(self):
         self.complete(max_tokens=40)  # two blocks or more
         values = self.metrics_at_rest()
@@ -472,6 +481,7 @@ class Browser(Served):
         for state in ("in use", "evictable", "free"):
             count = values["pool_blocks", state.replace(" ", "_")]
             self.assertRegex(done.stdout, f"blocks {state}</td><td>{count}</td>")
+        self.assertRegex(done.stdout, f"tier host: blocks</td><td>{values['tier_records', 'host']} of 64 ")
 
 
 @unittest.skipUnless(PROGRAM.exists(), "libcpp-httplib-dev is not here")

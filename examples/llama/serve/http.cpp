@@ -9,6 +9,7 @@
 #include <array>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <ctime>
 #include <exception>
 #include <functional>
@@ -245,6 +246,17 @@ std::string http_server::metrics() const {
   pagedkv::append_prometheus(text, taken.memory, labels);
   pagedkv::append_prometheus(text, taken.requests, labels);
   pagedkv::append_prometheus(text, taken.engine, labels);
+  auto names = std::vector<std::array<pagedkv::metric_label, 2>>{};
+  for (const auto& tier : taken.tiers) {
+    names.push_back({labels[0], {"tier", tier.name}});
+  }
+  auto tiers = std::vector<pagedkv::labelled_statistics<pagedkv::tier_statistics>>{};
+  for (auto i = std::size_t{0}; i < names.size(); ++i) {
+    tiers.push_back({names[i], taken.tiers[i].counts});
+  }
+  if (!tiers.empty()) {
+    pagedkv::append_prometheus(text, tiers);
+  }
   return text;
 }
 

@@ -26,6 +26,7 @@ inline constexpr std::string_view page = R"html(<!doctype html>
 <table id="blocks"></table>
 <p>Blocks in use, over the last minutes:</p>
 <canvas id="history" width="960" height="160"></canvas>
+<table id="tiers"></table>
 <table id="counts"></table>
 <script>
 const states = { in_use: "#2166ac", evictable: "#67a9cf", retiring: "#ef8a62", free: "#e4e8ed" };
@@ -72,6 +73,15 @@ function show(values) {
   draw(total);
   const share = (part, whole) => whole ? `${part} of ${whole} (${(100 * part / whole).toFixed(1)} %)` : "none yet";
   const time = part => values[`step_microseconds_total/${part}`];
+  const tiers = Object.keys(values).filter(key => key.startsWith("tier_records/")).map(key => key.split("/")[1]);
+  fill("tiers", tiers.flatMap(tier => {
+    const records = values[`tier_records/${tier}`];
+    const places = values[`tier_places/${tier}`];  // 0 of a store, which has no bound
+    return [
+      [`tier ${tier}: blocks`, places ? share(records, places) : records],
+      [`tier ${tier}: blocks found`, values[`tier_hit_blocks_total/${tier}`]],
+    ];
+  }));
   fill("counts", [
     ["requests that run", values["requests/running"]],
     ["requests that wait", values["waiting_requests"]],

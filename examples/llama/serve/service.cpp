@@ -208,10 +208,10 @@ void service::publish() {
                                     .in_model = microseconds(made.in_model),
                                     .in_cache = microseconds(made.in_cache),
                                     .elsewhere = microseconds(made.in_steps - made.in_model - made.in_cache)};
-  const auto taken =
-      service_statistics{engine_->cache_statistics(), engine_->cache_memory(), engine_->request_statistics(), counts};
+  auto taken = service_statistics{engine_->cache_statistics(), engine_->cache_memory(), engine_->tiers(),
+                                  engine_->request_statistics(), counts};
   const auto lock = std::lock_guard(mutex_);
-  statistics_ = taken;
+  statistics_ = std::move(taken);
 }
 
 }  // namespace llama

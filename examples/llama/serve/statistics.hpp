@@ -1,10 +1,13 @@
 #pragma once
 
+#include "../engine.hpp"
+
 #include <pagedkv/metrics/statistics.hpp>
 #include <pagedkv/requests/metrics.hpp>
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 namespace llama {
 
@@ -21,6 +24,7 @@ struct engine_counts {
 struct service_statistics {
   pagedkv::cache_statistics cache;
   pagedkv::memory_profile memory;
+  std::vector<named_tier> tiers;
   pagedkv::tracker_statistics requests;
   engine_counts engine;
 };
