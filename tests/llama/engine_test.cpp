@@ -222,11 +222,11 @@ TEST_CASE("an engine tells whether its pool holds a request", "[llama]") {
     const auto engine = make_engine(loaded(each.name), {.num_blocks = 40});
     const auto& prompt = each.cases[2].prompt;
     auto most = std::size_t{1};
-    while (engine->fits(prompt.size(), most + 1, 2)) {
+    while (most < 400 && engine->fits(prompt.size(), most + 1, 2)) {  // where all layers have a window, any length fits
       ++most;
     }
     CHECK_FALSE(engine->fits(prompt.size(), std::numeric_limits<std::size_t>::max(), 1));
-    auto options = exactly(std::min(most, std::size_t{400}));
+    auto options = exactly(most);
     options.num_samples = 2;
     const auto* const made = engine->submit(prompt, options).value();
     engine->run();
