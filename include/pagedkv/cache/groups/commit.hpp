@@ -178,7 +178,7 @@ void publish_up_to(State& state, group_sequence& s, std::int64_t num_tokens) noe
   }
   state.hold(tail);
   if (s.tail.node != no_node) {
-    state.nodes.let_go(s.tail.node);
+    state.nodes.let_go(s.tail.node);  // it is continued, so this makes no room for nodes
   }
   s.tail = tail;
   s.num_nodes = first_node + num_done;

@@ -108,7 +108,13 @@ class group_nodes : public node_tree<Locking, Hash> {
     return child != no_node;
   }
 
-  [[nodiscard]] bool has_block(node_id node) const noexcept { return is_used()(node); }
+  [[nodiscard]] bool has_block(node_id node) const noexcept {
+    auto found = false;
+    for (std::size_t group = 0; group < num_groups_; ++group) {
+      found |= attached(node, group) != no_block;
+    }
+    return found;
+  }
   [[nodiscard]] block_id attached(node_id node, std::size_t group) const noexcept {
     return attached_[to_index(node) * num_groups_ + group];
   }
@@ -290,15 +296,8 @@ class group_nodes : public node_tree<Locking, Hash> {
     std::uint32_t group : 8 = 0;
   };
 
-  /// Whether a node has a block.
   [[nodiscard]] auto is_used() const noexcept {
-    return [this](node_id node) {
-      auto used = false;
-      for (std::size_t group = 0; group < num_groups_; ++group) {
-        used |= attached(node, group) != no_block;
-      }
-      return used;
-    };
+    return [this](node_id node) { return has_block(node); };
   }
   /// `has_children`, out of line.
   [[nodiscard]] [[gnu::noinline]] bool is_continued(block_id block) const noexcept {
@@ -467,8 +466,7 @@ class group_nodes : public node_tree<Locking, Hash> {
   /// as they have no block and nothing announced continues them.
   template <class Retracted>
   void retract_unused(node_id node, Retracted& retracted) noexcept {
-    const auto used = is_used();
-    while (!has_whole_ && node != no_node && is_announced(node) && !used(node) && !is_announced_behind(node)) {
+    while (!has_whole_ && node != no_node && is_announced(node) && !has_block(node) && !is_announced_behind(node)) {
       retract_one(node, retracted);
       node = parent(node);
     }

@@ -228,9 +228,6 @@ class group_state : public group_shapes {
       return known;
     }
     if (hears_nodes<Events> || nodes.is_full()) {
-      if (!has_whole() && nodes.is_full() && evictions_in_vain_left_ <= 0) {
-        return no_node;
-      }
       hold(before);
       make_room_for_nodes();
       if (before.node != no_node) {
@@ -509,7 +506,7 @@ class group_state : public group_shapes {
     if constexpr (hears_nodes<Events>) {
       events.make_room_for_nodes();
     }
-    if (!has_whole() && nodes.is_full()) {
+    if (!has_whole() && nodes.is_full() && evictions_in_vain_left_ > 0) {
       auto watched = chains();
       auto victim = no_block;
       auto num_evicted = std::int64_t{0};
