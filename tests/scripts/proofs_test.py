@@ -15,6 +15,7 @@ CLANG = next(filter(None, (shutil.which(f"clang++-{version}") for version in ran
 sys.path.insert(0, str(SOURCE_ROOT / "scripts" / "lib"))
 import amd_compiler  # noqa: E402
 import emulation_tables  # noqa: E402
+import genmc_outcomes  # noqa: E402
 import intrinsics  # noqa: E402
 
 
@@ -41,6 +42,10 @@ class Skips(unittest.TestCase):
     def test_a_fresh_machine_is_of_a_known_suite(self):
         self.assertEqual(run("fresh-machine", "potato").returncode, 2)
 
+    def test_the_page_has_the_headings_of_fresh_machines(self):
+        heading = re.search(r"^\| suite .*$", (SOURCE_ROOT / "scripts" / "fresh-machine").read_text(), flags=re.MULTILINE)[0]
+        self.assertIn(f"<!-- printed by scripts/fresh-machine -->\n{heading}\n", (SOURCE_ROOT / "docs" / "testing.md").read_text())
+
     def test_a_number_of_operations_is_a_number(self):
         self.assertEqual(run("soak", "many").returncode, 2)
 
@@ -57,6 +62,26 @@ FOUND = {
     "worker_index": {"load_then_store": 1, "unreleased": 1},
     "mutex": {"load_then_store": 1, "unreleased": 2},
 }
+
+
+GOOD = "No errors were detected.\nNumber of complete executions explored: {}\nTotal wall-clock time: {}s\n"
+BAD = "Error: Safety violation!\nAssertion violation: false\nNumber of complete executions explored: 3\nTotal wall-clock time: 0.10s\n"
+
+
+class Outcomes(unittest.TestCase):
+    def test_words_of_the_model_checker(self):
+        of = genmc_outcomes.outcome_of
+        self.assertEqual(of(GOOD.format(1200, "2.50")), ("", "1200 executions, 2.5 s", 1200, 2.5))
+        self.assertEqual(of(BAD), ("Assertion violation: false", "Assertion violation: false", 3, 0.1))
+        self.assertEqual(of("Error: a file is missing\n"), (None, "Error: a file is missing", 0, 0.0))
+        self.assertEqual(of(""), (None, "the model checker says nothing", 0, 0.0))
+
+    def test_the_table_is_of_components(self):
+        said = [("stack", None, GOOD.format(1200, "2.50")), ("stack", "untagged", BAD), ("stack", "unreleased", GOOD.format(9, "9")),
+                ("stack", None, GOOD.format(7, "0.25")), ("clock", None, GOOD.format(4, "0.01"))]  # fmt: skip
+        lines = list(genmc_outcomes.table([(component, fault, genmc_outcomes.outcome_of(words)) for component, fault, words in said]))
+        self.assertEqual(lines[2:], ["| `stack` | 2 | 1,207 | 1,200 | 2.8 s | 2 | 1 |", "| `clock` | 1 | 4 | 4 | 0.0 s | 0 | 0 |"])
+        self.assertIn(lines[0], (SOURCE_ROOT / "docs" / "testing.md").read_text())
 
 
 def listed_scenes():
