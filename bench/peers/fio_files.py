@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A tier in files beside fio, on the same file at equal sizes and depths, in one run, as a table.
+"""A tier in files beside fio, on the same file at equal sizes and depths, in one run: GB/s.
 
 With `fio` installed. The two take turns; the fastest and the median round of each are compared, since other users of a shared
 disk come and go."""
@@ -7,8 +7,11 @@ disk come and go."""
 import argparse
 import json
 import os
+import pathlib
 import statistics
 import subprocess
+
+import records
 
 ENGINES = {"io_uring": ("io_uring",), "threads": ("psync", "--thread")}
 SHAPES = [(64 << 10, 32), (256 << 10, 32), (1 << 20, 32), (64 << 10, 1)]
@@ -34,8 +37,22 @@ def fio(path, direction, engine, size, depth):
     return output_of("fio", *job)["jobs"][0][direction]["bw_bytes"]
 
 
-def columns(fastest, median):
-    return f"{fastest:7.2f} {median:7.2f}   "
+def compare(program, path, rounds):
+    """By engine, direction, size and depth, GB/s."""
+    rows = {}
+    for engine in ENGINES:
+        for direction in ("read", "write"):
+            for size, depth in SHAPES:
+                print(f"{engine}, {direction}, {size >> 10} KiB x {depth} …", flush=True)
+                ours, theirs = [], []
+                for _ in range(rounds):
+                    ours.append(pagedkv(program, path, direction, engine, size, depth) / 1e9)
+                    theirs.append(fio(path, direction, engine, size, depth) / 1e9)
+                figures = rows[records.name_of(engine, direction, f"{size >> 10} KiB", depth)] = {}
+                for kind, of in (("fastest", max), ("median", statistics.median)):
+                    us, them = of(ours), of(theirs)
+                    figures |= {f"pagedkv_{kind}": us, f"fio_{kind}": them, f"ratio_{kind}": us / them}
+    return rows
 
 
 def main():
@@ -43,21 +60,12 @@ def main():
     parser.add_argument("program", help="of bench/tier")
     parser.add_argument("path", help="of a file on the disk to measure, for 1 GiB")
     parser.add_argument("rounds", nargs="?", type=int, default=5)
+    parser.add_argument("--json", type=pathlib.Path, help="a file for the figures")
     options = parser.parse_args()
-    program, path, rounds = options.program, options.path, options.rounds
-    print(f"{'GB/s: fastest, median':32}{'pagedkv':18}{'fio':18}ratio")
-    for engine in ENGINES:
-        for direction in ("read", "write"):
-            for size, depth in SHAPES:
-                ours, theirs = [], []
-                for _ in range(rounds):
-                    ours.append(pagedkv(program, path, direction, engine, size, depth) / 1e9)
-                    theirs.append(fio(path, direction, engine, size, depth) / 1e9)
-                us, them = ((max(values), statistics.median(values)) for values in (ours, theirs))
-                ratios = [one / other for one, other in zip(us, them)]
-                shape = f"{engine} {direction} {size >> 10} KiB x {depth}"
-                print(f"{shape:28}{columns(*us)}{columns(*them)}{columns(*ratios)}", flush=True)
-    os.remove(path)
+    rows = compare(options.program, options.path, options.rounds)
+    os.remove(options.path)
+    version = subprocess.run(["fio", "--version"], check=True, capture_output=True, text=True).stdout.strip().replace("-", " ")
+    records.report({"peer_files": rows}, [version], options.json)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Attention on the host beside PyTorch's and llama.cpp's, on equal shapes, in one run, as tables: decoding, and prompts
-beside PyTorch's only.
+"""Attention on the host beside PyTorch's and llama.cpp's, on equal shapes, in one run: decoding, and prompts beside PyTorch's only.
 
-Usage: host_attention.py BACKEND_BENCH [GGML], with `torch` installed, BACKEND_BENCH the program of bench/backend, and GGML
-the folder of llama.cpp's libggml-base.so and libggml-cpu.so. The others read contiguous keys and values; several layers of
-them take turns, as in the benchmark, so that no cache holds them. Beside int8, llama.cpp has q8_0. All use the cores that
-the process may run on."""
+With `torch` installed. The others read contiguous keys and values; several layers of them take turns, as in the benchmark, so that no
+cache holds them. Beside int8, llama.cpp has q8_0. All use the cores that the process may run on."""
 
+import argparse
 import ctypes
 import json
 import os
+import pathlib
 import subprocess
-import sys
 import time
 
 import numpy
 import torch
+
+import records
 
 BATCH, TOKENS, HEADS, DIM = 16, 2048, 32, 128
 ENOUGH_BYTES = 768 << 20
@@ -76,12 +76,14 @@ class Ggml:
             ("ggml_nbytes", ctypes.c_size_t, [pointer]),
             ("ggml_flash_attn_ext", pointer, [pointer] * 5 + [real] * 3),
             ("ggml_new_graph", pointer, [pointer]),
+            ("ggml_version", ctypes.c_char_p, []),
             ("ggml_build_forward_expand", None, [pointer, pointer]),
         ):
             function = getattr(self.base, name)
             function.restype, function.argtypes = result, arguments
         self.cpu.ggml_graph_compute_with_ctx.argtypes = [pointer, pointer, flag]
         self.cpu.ggml_cpu_init()
+        self.version = self.base.ggml_version().decode()
 
     def tensor(self, memory, element, rows, heads, sequences):
         """Random numbers; those of one token and head are used for all."""
@@ -153,26 +155,41 @@ def pagedkv(program, pattern):
     return json.loads(done.stdout)["benchmarks"][0]
 
 
-def main():
-    torch.set_num_threads(THREADS)
-    ggml = Ggml(sys.argv[2]) if len(sys.argv) > 2 else None
-    print(f"{THREADS} threads, PyTorch {torch.__version__}\n")
-    print("| element | group size | read GB/s | pagedkv GB/s | PyTorch GB/s | llama.cpp GB/s |")
-    print("|---|---|---|---|---|---|")
+def decoding(program, ggml):
+    """GB/s of keys and values, by cores, element and group size."""
+    rows = {}
     for element in ("float16", "bfloat16", "int8"):
         for group_size in (1, 4, 8):
-            ours = pagedkv(sys.argv[1], f"decode<{element}, hnd_layer_major>/group_size:{group_size}/")
-            theirs = pytorch(element, group_size), ggml and ggml.attend(element, group_size)
-            cells = " | ".join(f"{rate:.1f}" if rate else "–" for rate in (ours["read_GB/s"], ours["GB/s"], *theirs))
-            print(f"| {element} | {group_size} | {cells} |", flush=True)
-    print("\n| element | group size | queries | tokens | pagedkv GFLOP/s | PyTorch GFLOP/s |")
-    print("|---|---|---|---|---|---|")
+            print(f"decoding, {element}, group size {group_size} …", flush=True)
+            ours = pagedkv(program, f"decode<{element}, hnd_layer_major>/group_size:{group_size}/")
+            theirs = {"PyTorch": pytorch(element, group_size), "llama.cpp": ggml and ggml.attend(element, group_size)}
+            figures = {"read_GB/s": ours["read_GB/s"], "pagedkv_GB/s": ours["GB/s"]}
+            rows[records.name_of(THREADS, element, group_size)] = figures | {f"{name}_GB/s": rate or "–" for name, rate in theirs.items()}
+    return rows
+
+
+def prompts(program):
+    """GFLOP/s, by cores, element, queries and tokens."""
+    rows = {}
     for element in ("float16", "bfloat16"):
         for queries, tokens in ((2048, 2048), (512, 8192)):
-            shape = f"group_size:4/queries:{queries}/tokens:{tokens}/"
-            ours = pagedkv(sys.argv[1], f"prefill<{element}>/{shape}")["GFLOP/s"]
-            theirs = pytorch_prefill(element, 4, queries, tokens)
-            print(f"| {element} | 4 | {queries} | {tokens} | {ours:.0f} | {theirs:.0f} |", flush=True)
+            print(f"a prompt, {element}, {queries} of {tokens} tokens …", flush=True)
+            ours = pagedkv(program, f"prefill<{element}>/group_size:4/queries:{queries}/tokens:{tokens}/")["GFLOP/s"]
+            name = records.name_of(THREADS, element, f"{queries:,}", f"{tokens:,}")
+            rows[name] = {"pagedkv_GFLOP/s": ours, "PyTorch_GFLOP/s": pytorch_prefill(element, 4, queries, tokens)}
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program", help="of bench/backend")
+    parser.add_argument("--ggml", help="the folder of llama.cpp's libggml-base.so and libggml-cpu.so")
+    parser.add_argument("--json", type=pathlib.Path, help="a file for the figures")
+    options = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    ggml = Ggml(options.ggml) if options.ggml else None
+    versions = [f"PyTorch {torch.__version__.partition('+')[0]}"] + ([f"ggml {ggml.version}"] if ggml else [])
+    records.report({"peer_attention": decoding(options.program, ggml), "peer_prompts": prompts(options.program)}, versions, options.json)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Greedy decoding of examples/llama beside llama.cpp's, on equal float32 weights and threads, in one run, as a table.
+"""Greedy decoding of examples/llama beside llama.cpp's, on equal float32 weights and threads, in one run.
 
 With the packages llama-cpp-python and gguf of PyPI. Two models: the one in
 examples/llama/model, and a random one of 12 layers of 768 numbers. Sequences of 32 tokens get 128 more. Both sides take
-turns; compared are the fastest rounds, each by the median time of its steps. llama.cpp also runs weights in bfloat16,
-which the example's engine does not have."""
+turns; compared are the fastest rounds, each by the median time of its steps, as tokens a second. llama.cpp also runs weights in
+bfloat16, which the example's engine does not have."""
 
 import argparse
 import ctypes
@@ -18,6 +18,10 @@ import sys
 import tempfile
 import time
 
+import records
+
+import random_model
+
 try:
     import gguf
     import llama_cpp
@@ -27,35 +31,12 @@ except ImportError as error:
 else:
     missing = None
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROMPT, ANSWER = 32, 128
-RANDOM = {"model_type": "llama", "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12,
-          "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 8192, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-          "max_position_embeddings": 2048, "tie_word_embeddings": True, "eos_token_id": 2}
+RANDOM = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 4,
+          "head_dim": 64, "vocab_size": 8192}
 LAYER = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
          "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
          "mlp.down_proj": "ffn_down"}
-
-
-def make_random(folder):
-    """A folder with random weights, as the engine reads them."""
-    hidden, inner, dim = RANDOM["hidden_size"], RANDOM["intermediate_size"], RANDOM["head_dim"]
-    queries, keys = RANDOM["num_attention_heads"] * dim, RANDOM["num_key_value_heads"] * dim
-    shapes = {"model.embed_tokens": (RANDOM["vocab_size"], hidden), "model.norm": (hidden,)}
-    for i in range(RANDOM["num_hidden_layers"]):
-        of_layer = [(hidden,), (queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries), (hidden,), (inner, hidden),
-                    (inner, hidden), (hidden, inner)]
-        shapes |= {f"model.layers.{i}.{name}": shape for name, shape in zip(LAYER, of_layer)}
-    numbers = numpy.random.default_rng(1)
-    header, data = {}, []
-    for name, shape in shapes.items():
-        values = numbers.standard_normal(shape, numpy.float32) * 0.05 if len(shape) == 2 else numpy.ones(shape, numpy.float32)
-        begin = sum(map(len, data))
-        data.append(values.tobytes())
-        header[f"{name}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, begin + len(data[-1])]}
-    text = json.dumps(header).encode()
-    (folder / "config.json").write_text(json.dumps(RANDOM))
-    (folder / "model.safetensors").write_bytes(b"".join([struct.pack("<Q", len(text)), text, *data]))
 
 
 def tensors(folder):
@@ -167,32 +148,45 @@ def own(program, folder, batch, threads):
         return json.loads(report.read_text())[0]["between_tokens_ms"]["p50"] / 1e3
 
 
+def compare(program, folder, name, rounds, made):
+    """By threads and sequences, tokens a second."""
+    vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
+    files = [made / f"{name}{int(is_bfloat16)}.gguf" for is_bfloat16 in (False, True)]
+    for is_bfloat16, file in enumerate(files):
+        convert(folder, file, bool(is_bfloat16))
+    rows = {}
+    for threads in (1, 2):
+        for batch in (1, 8):
+            print(f"{name}, {threads} threads, {batch} sequences …", flush=True)
+            peers = [Peer(file, vocabulary, batch, threads) for file in files]
+            times = [(own(program, folder, batch, threads), *(peer.run()[0] for peer in peers)) for _ in range(rounds)]
+            ours, theirs, halves = (batch / min(column) for column in zip(*times))
+            figures = {"pagedkv_rate": ours, "llama.cpp_rate": theirs, "llama.cpp_times": theirs / ours, "llama.cpp_bfloat16_rate": halves}
+            rows[records.name_of(name, threads, batch)] = figures
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="engine_load, of bench/engine")
     parser.add_argument("rounds", nargs="?", type=int, default=5)
+    parser.add_argument("--json", type=pathlib.Path, help="a file for the figures")
     options = parser.parse_args()
     if missing:
         print(f"llama_tokens.py: {missing}, so nothing was measured")
         return 77
-    program, rounds = options.program, options.rounds
     silent = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(silent, ctypes.c_void_p())
-    print(f"llama-cpp-python {llama_cpp.__version__}; tokens a second")
-    print(f"{'model':8} {'threads':>7} {'sequences':>9} {'pagedkv':>9} {'llama.cpp':>9} {'ratio':>6} {'bfloat16':>9}")
-    with tempfile.TemporaryDirectory() as made:
-        random = pathlib.Path(made)
-        make_random(random)
-        for name, folder in {"small": ROOT / "examples" / "llama" / "model", "random": random}.items():
-            vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
-            for is_bfloat16 in (False, True):
-                convert(folder, random / f"{name}{int(is_bfloat16)}.gguf", is_bfloat16)
-            for threads in (1, 2):
-                for batch in (1, 8):
-                    peers = [Peer(random / f"{name}{i}.gguf", vocabulary, batch, threads) for i in range(2)]
-                    times = [(own(program, folder, batch, threads), *(peer.run()[0] for peer in peers)) for _ in range(rounds)]
-                    mine, theirs, halves = (batch / min(column) for column in zip(*times))
-                    print(f"{name:8} {threads:>7} {batch:>9} {mine:>9.0f} {theirs:>9.0f} {theirs / mine:>6.2f} {halves:>9.0f}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        made = pathlib.Path(folder)
+        numbers = numpy.random.default_rng(1)
+        random_model.write(made, RANDOM, lambda count: (numbers.standard_normal(count, numpy.float32) * 0.05).tobytes())
+        models = {"the small model": records.ROOT / "examples" / "llama" / "model", "12 layers of 768 random numbers": made}
+        rows = {}
+        for name, model in models.items():
+            rows |= compare(options.program, model, name, options.rounds, made)
+    records.report({"peer_llama": rows}, [f"llama-cpp-python {llama_cpp.__version__}"], options.json)
+    return 0
 
 
 if __name__ == "__main__":

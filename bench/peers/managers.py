@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""vLLM's and SGLang's managers of blocks beside this library's cache, on the same work, in turns, as a table in Markdown.
+"""vLLM's and SGLang's managers of blocks beside this library's cache, on the same work, in turns.
 
 Their wheels come unmodified from PyPI, with what they import (4 GB), into build/peers. `requests` are those of a trace, one at
 a time, with up to 32 decode steps, in a pool of a tenth of their distinct blocks; the others are operations alone. Each figure
@@ -15,7 +15,9 @@ import subprocess
 import sys
 import venv
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import records
+
+ROOT = records.ROOT
 HERE = pathlib.Path(__file__).resolve().parent / "managers"
 FOLDER = ROOT / "build" / "peers"
 PYTHON = FOLDER / "venv" / "bin" / "python"
@@ -66,34 +68,28 @@ def run(command, folder=None):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def best_of(rounds):
-    """By row, the least of the rounds."""
-    return [min(figure(found) for found in rounds) for _, figure in ROWS]
-
-
-def table(found):
-    """`found`: by name, the rounds; the first is ours."""
+def times(found):
+    """By row, the least time of the rounds, and how much longer others take. `found`: by name, the rounds; the first is ours."""
     ours, *others = found
-    figures = {name: best_of(rounds) for name, rounds in found.items()}
-    lines = ["| µs | " + " | ".join(found) + " | " + " | ".join(f"ratio to {name}" for name in others) + " |",
-             "|---" * (1 + len(found) + len(others)) + "|"]
-    for row, (title, _) in enumerate(ROWS):
-        times = [f"{figures[name][row]:.3g}" for name in found]
-        ratios = [f"{figures[name][row] / figures[ours][row]:.3g}" for name in others]
-        lines.append(f"| {title} | " + " | ".join(times + ratios) + " |")
-    return "\n".join(lines)
+    rows = {}
+    for title, figure in ROWS:
+        least = {name: min(map(figure, rounds)) for name, rounds in found.items()}
+        rows[title] = {f"{name}_us": time for name, time in least.items()} | {f"{name}_times": least[name] / least[ours] for name in others}
+    return rows
 
 
-def same_hits(found):
-    """Sentences on the cached tokens of each request."""
+def hits(found):
+    """Tokens found cached, and the number of requests in which others find another number than ours."""
     ours, *others = found
+    rows = {}
     for size in (16, 512):
-        expected = found[ours][0][f"requests_{size}"]["hits"]
-        yield f"Blocks of {size}: {ours} found {sum(expected):,} tokens cached in {len(expected):,} requests."
+        by_name = {name: rounds[0][f"requests_{size}"]["hits"] for name, rounds in found.items()}
+        row = rows[records.name_of(f"blocks of {size}", f"{len(by_name[ours]):,}")] = {}
+        for name, cached in by_name.items():
+            row[f"{name}_tokens"] = sum(cached)
         for name in others:
-            hits = found[name][0][f"requests_{size}"]["hits"]
-            differ = sum(a != b for a, b in zip(hits, expected))
-            yield f"{name} found {sum(hits):,}, and another number in {differ:,} requests."
+            row[f"{name}_differs"] = sum(a != b for a, b in zip(by_name[name], by_name[ours]))
+    return rows
 
 
 def main():
@@ -103,6 +99,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--vllm", default="0.33.0", help="version")
     parser.add_argument("--sglang", default="0.5.23", help="version")
+    parser.add_argument("--json", type=pathlib.Path, help="a file for the figures")
     options = parser.parse_args()
     if not options.trace.exists():
         print(f"skipped: {options.trace} is missing")
@@ -113,15 +110,15 @@ def main():
         print(f"skipped: {' '.join(map(str, error.cmd[:8]))} failed")
         return 77
     work = [options.trace, str(options.requests)]
-    found = {"pagedkv": [], f"vLLM {options.vllm}": [], f"SGLang {options.sglang}": []}
+    found = {"pagedkv": [], "vLLM": [], "SGLang": []}
     ours, theirs, others = found.values()
     program = compile_ours()
     for _ in range(options.rounds):
         ours.append(run([program, *work]))
         theirs.append(run([PYTHON, HERE / "vllm_manager.py", *work], FOLDER / f"vllm-{options.vllm}"))
         others.append(run([PYTHON, HERE / "sglang_manager.py", *work], FOLDER / f"sglang-{options.sglang}"))
-    print(table(found))
-    print("\n" + "\n".join(same_hits(found)))
+    versions = [f"vLLM {options.vllm}", f"SGLang {options.sglang}"]
+    records.report({"peer_managers": times(found), "peer_hits": hits(found)}, versions, options.json)
     return 0
 
 

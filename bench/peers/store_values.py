@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A remote tier beside the store's own benchmark, at equal sizes of values, in one run, as a table.
+"""A remote tier beside the store's own benchmark, at equal sizes of values, in one run: values a second.
 
 With Valkey or Redis installed; the server runs on a loopback port of its own and
 is stopped. Its benchmark has 50 connections with 1 request in flight each, its default, or 1 connection with 16, as the tier has. All take
@@ -8,12 +8,15 @@ turns; the fastest and the median round of each are compared, the tier's with th
 import argparse
 import json
 import os
+import pathlib
 import shutil
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+
+import records
 
 SIZES = [16 << 10, 128 << 10, 1 << 20]
 SHAPES = [(50, 1), (1, 16)]  # connections, requests in flight on each
@@ -48,38 +51,45 @@ def own_benchmark(program, port, verb, size, connections, depth):
     return float(done.stdout.splitlines()[-1].split(",")[1].strip('"'))
 
 
+def compare(program, benchmark, port, rounds):
+    """By verb and size, values a second."""
+    rows = {}
+    for size in SIZES:
+        for verb in ("set", "get"):  # which gets what was set
+            print(f"{verb.upper()} {size >> 10} KiB …", flush=True)
+            ours, theirs = [], {shape: [] for shape in SHAPES}
+            for _ in range(rounds):
+                ours.append(pagedkv(program, port, verb, size))
+                for shape in SHAPES:
+                    theirs[shape].append(own_benchmark(benchmark, port, verb, size, *shape))
+            figures = rows[records.name_of(verb.upper(), f"{size >> 10} KiB")] = {}
+            for kind, of in (("fastest", max), ("median", statistics.median)):
+                by_shape = {f"benchmark_{connections}x{depth}_{kind}": of(rates) for (connections, depth), rates in theirs.items()}
+                figures |= {f"pagedkv_{kind}": of(ours)} | by_shape | {f"ratio_{kind}": of(ours) / max(by_shape.values())}
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="of the benchmark of remote tiers")
     parser.add_argument("rounds", nargs="?", type=int, default=5)
+    parser.add_argument("--json", type=pathlib.Path, help="a file for the figures")
     options = parser.parse_args()
-    program, rounds = options.program, options.rounds
     server, benchmark = store()
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
-        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder]
-        process = subprocess.Popen([server, *options], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen([server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", folder],
+                                   stdout=subprocess.PIPE, text=True)
         try:
             while "Ready to accept connections" not in (line := process.stdout.readline()):
                 if not line:
                     sys.exit(f"{server} does not start")
-            print(f"{'values/s: fastest, median':28}{'pagedkv':20}" + "".join(f"{f'{benchmark} {c} x {d}':25}" for c, d in SHAPES) + "ratio")
-            for size in SIZES:
-                for verb in ("set", "get"):  # which gets what was set
-                    ours, theirs = [], {shape: [] for shape in SHAPES}
-                    for _ in range(rounds):
-                        ours.append(pagedkv(program, port, verb, size))
-                        for shape in SHAPES:
-                            theirs[shape].append(own_benchmark(benchmark, port, verb, size, *shape))
-                    row = f"{verb.upper()} {size >> 10} KiB"
-                    us = max(ours), statistics.median(ours)
-                    them = [(max(values), statistics.median(values)) for values in theirs.values()]
-                    best = [max(column) for column in zip(*them)]
-                    cells = f"{us[0]:8.0f} {us[1]:8.0f}   " + "".join(f"{a:8.0f} {b:8.0f}        " for a, b in them)
-                    print(f"{row:28}{cells}{us[0] / best[0]:.2f} {us[1] / best[1]:.2f}", flush=True)
+            rows = compare(options.program, benchmark, port, options.rounds)
         finally:
             process.kill()
             process.wait()
+    version = subprocess.run([server, "--version"], check=True, capture_output=True, text=True).stdout.partition("v=")[2].split()[0]
+    records.report({"peer_store": rows}, [f"{server} {version}"], options.json)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import bench_results
 import device_tables
 import engine_tables
 import eviction_tables
+import peer_tables
+import report_rows
 
 
 def cache(benchmark, *figures):
@@ -24,8 +26,22 @@ def attention(cores, benchmark, *figures):
     return [(f"backend on {cores}", benchmark, figure) for figure in figures]
 
 
-def runs(policy, num_blocks, figure):
-    return [("requests", f"replay_trace<{policy}>/{num_blocks}", figure)]
+def runs(policy, num_blocks, figure, benchmark="replay_trace"):
+    return [("requests", f"{benchmark}<{policy}>/{num_blocks}", figure)]
+
+
+def with_and_without_runs(num_blocks, *figures, benchmark="replay_trace"):
+    return [runs(policy, num_blocks, figure, benchmark) for figure in figures for policy in ("contiguous_runs", "single_thread")]
+
+
+def hit_ratios(figures):
+    return bench_results.Shown(figures, lambda *ratios: ", ".join(map(eviction_tables.share, ratios)))
+
+
+def hits_with_tier(trace, num_blocks):
+    """With host memory and its device's part, and of a device as large."""
+    of = f"replay_with_tier/{trace}/{num_blocks}"
+    return [hit_ratios([("requests", of, figure) for figure in figures]) for figures in (("hit_ratio", "on_device"), ("of_large_device",))]
 
 
 def shared(benchmark, threads, figure="items_per_second"):
@@ -228,13 +244,41 @@ TABLES = {
     "runs": (
         ["blocks in the pool", "in runs", "without", "blocks a run", "without", "hit ratio", "without"],
         [
-            [f"{num_blocks:,}"]
-            + [
-                runs(policy, num_blocks, figure)
-                for figure in ("in_runs", "blocks_per_run", "hit_ratio")
-                for policy in ("contiguous_runs", "single_thread")
-            ]
+            [f"{num_blocks:,}", *with_and_without_runs(num_blocks, "in_runs", "blocks_per_run", "hit_ratio")]
             for num_blocks in (9139, 18279, 50000)
+        ],
+    ),
+    "late_runs": (
+        ["blocks in the pool", "in runs", "without", "at most, in whole groups of eight"],
+        [
+            [f"{num_blocks:,}", *with_and_without_runs(num_blocks, "late_in_runs"), runs("contiguous_runs", num_blocks, "late_at_most")]
+            for num_blocks in (9139, 18279, 50000)
+        ],
+    ),
+    "runs_of_agents": (
+        ["blocks in the pool", "in runs", "without", "hit ratio", "without"],
+        [
+            [f"{num_blocks:,}", *with_and_without_runs(num_blocks, "in_runs", benchmark="replay_agents")]
+            + list(map(hit_ratios, with_and_without_runs(num_blocks, "hit_ratio", benchmark="replay_agents")))
+            for num_blocks in (1500, 2500)
+        ],
+    ),
+    "tier_hits": (
+        ["trace", "blocks of the device, and in host memory", "hit ratio, of these on the device", "hit ratio of a device as large as host memory"],
+        [
+            [label, f"{num_blocks:,} and {10 * num_blocks:,}", *hits_with_tier(trace, num_blocks)]
+            for label, trace, num_blocks in (("conversations (Mooncake)", "conversations", 1000), ("coding agents", "agents", 2000))
+        ],
+    ),
+    "plans": (
+        ["1,024 sequences", "plan", "one token later"],
+        [
+            [label, *([("attention", f"plan_{what}/{batch}", "ns")] for what in ("from_scratch", "one_token_later"))]
+            for label, batch in (
+                ("without prefixes", "flat"),
+                ("that may share prefixes, none shared", "nothing_to_share"),
+                ("that all share 1,024 blocks", "sharing_1024_blocks"),
+            )
         ],
     ),
     "decode": (
@@ -405,7 +449,8 @@ def tables(results):
     programs that did not run."""
     named = by_plain_names(results)
     made, lacking = {}, {}
-    for table, (heading, rows) in (TABLES | device_tables.tables(results)).items():
+    of_reports = report_rows.tables(device_tables.columns(results) | peer_tables.COLUMNS, results)
+    for table, (heading, rows) in (TABLES | device_tables.TABLES | peer_tables.TABLES | of_reports).items():
         areas = dict.fromkeys(figure[0] for row in rows for cell in row if not isinstance(cell, str) for figure in cell)
         if not areas.keys() & results.keys():
             continue
@@ -413,21 +458,21 @@ def tables(results):
             cells = [heading, ["---"] * len(heading)]
             for row in rows:
                 cells.append([text_of(cell, named) for cell in row])
-            caption = device_tables.caption(results, areas)
+            caption = report_rows.caption(results, areas)
             made[table] = (f"{caption}:\n\n" if caption else "") + "\n".join(f"| {' | '.join(row)} |" for row in cells)
         except LookupError as absent:
             lacking[table] = absent.args[0]
     return made, lacking
 
 
-MARKED = re.compile(r"(<!-- table (\w+) -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- table (\w+) -->\n)(.*?)(\n?<!-- end -->)", re.DOTALL)
 
 
 def pages(root):
-    names = ("performance.md", "performance_host.md", "performance_devices.md", "concurrency.md", "eviction.md", "llama.md")
+    names = ("performance.md", "performance_host.md", "performance_devices.md", "concurrency.md", "eviction.md", "llama.md", "tiers.md")
     return [root / "docs" / name for name in names]
 
 
 def insert(page, made):
     """The page with these tables in place of those of their names."""
-    return MARKED.sub(lambda found: found[1] + made.get(found[2], found[3]) + found[4], page)
+    return MARKED.sub(lambda found: f"{found[1]}{made[found[2]]}\n<!-- end -->" if found[2] in made else found[0], page)

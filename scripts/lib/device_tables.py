@@ -1,10 +1,11 @@
 """Tables and plots of docs/performance_devices.md, and those of devices in docs/performance.md, from what scripts/device-test left in
 results.json.
 
-Figures are those of scripts/lib/bench_results.py: by area and benchmark. Areas are named as their tables. A benchmark is a row; its
-name has the row's first cells. A figure may be text."""
+Figures are those of scripts/lib/bench_results.py: by area and benchmark. Areas are named as their tables. A benchmark is a row. A
+figure may be text."""
 
-SEPARATOR = " · "
+import report_rows
+
 NOT_MEASURED = "not measured"
 SIZES = (64, 256, 1024)
 ELEMENTS = {"bfloat16": "bfloat16", "int8": "int8", "float8_e4m3": "fp8"}
@@ -71,7 +72,7 @@ TABLES = {
     ),
 }  # fmt: skip
 
-# By name of a table and its area: the headings of a name's parts, and by heading the figures of a row. Every row of the report is shown.
+# As report_rows takes them.
 COLUMNS = {
     "device_moves": (["operation"], {f"{size:,} MiB: GB/s, ratio": [f"{size}_GB/s", f"{size}_ratio"] for size in SIZES}),
     "device_peers": (
@@ -145,29 +146,13 @@ PLOTS = {
 SCALES = {"bandwidth": {"yscale": "linear"}}
 
 
-def tables(results):
-    """Of this run: the heading, and the rows, by name."""
-    found = {name: columns for name, columns in COLUMNS.items() if name in results}
+def columns(results):
+    """Of this run, by name."""
     area, left, graph = PREFIXES
-    if area in results:
-        names = [name for name in next(iter(results[area].values())) if not name.endswith(graph)]
-        found[area] = left, {name: [name, name + graph] for name in names}
-    return TABLES | {
-        area: (
-            [*left, *columns],
-            [
-                [*benchmark.split(SEPARATOR), *([(area, benchmark, figure) for figure in figures] for figures in columns.values())]
-                for benchmark in results[area]
-            ],
-        )
-        for area, (left, columns) in found.items()
-    }
-
-
-def caption(results, areas):
-    """Where a table's figures were measured; nothing of the host's."""
-    known = results.get("machines", {})
-    return "; ".join(dict.fromkeys(text for area in areas for text in known.get(area, {}).values()))
+    if area not in results:
+        return COLUMNS
+    names = [name for name in next(iter(results[area].values())) if not name.endswith(graph)]
+    return COLUMNS | {area: (left, {name: [name, name + graph] for name in names})}
 
 
 def beside_peer(results):
@@ -207,7 +192,7 @@ def draw_peer(results, path):
 
 
 def name_of(each, *more):
-    return SEPARATOR.join([each["shape"], f"{each['query_heads']}/{each['kv_heads']}", *map(str, more)])
+    return report_rows.name_of(each["shape"], f"{each['query_heads']}/{each['kv_heads']}", *more)
 
 
 def name_of_decoding(each):
@@ -292,7 +277,7 @@ def lists(report):
     for each in report["lists"]:
         percent = each["percent"]
         figures = {"all_us": each["all_microseconds"], f"{percent}_us": each["microseconds"], f"{percent}_share": each["share_of_all"]}
-        row = rows.setdefault(SEPARATOR.join([each["shape"], each["element"]]), {})
+        row = rows.setdefault(report_rows.name_of(each["shape"], each["element"]), {})
         row |= {f"{each['lists']}_{name}": figure for name, figure in figures.items()}
     return rows
 
@@ -352,7 +337,7 @@ def results(report):
         if not rows:
             return
         found.setdefault(area, {}).update(rows)
-        found["machines"].setdefault(area, {"where": where, **{text.rpartition(" ")[0]: text for text in more}})
+        found["machines"].setdefault(area, report_rows.machine(where, more))
 
     for part in (report[name] for name in ("attention", "attention_shapes") if name in report):
         ceiling = f"read ceiling {part['read_ceiling'] / 1e9:,.0f} GB/s"

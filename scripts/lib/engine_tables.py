@@ -1,20 +1,26 @@
-"""Runs the programs of bench/engine with the model that the repository has, and the tables and plots of docs/llama.md, from their
-figures; in the form of bench_tables.py."""
+"""Runs the programs of bench/engine with the model that the repository has, and with one of a single layer; and the tables and plots of
+docs/llama.md, from their figures, in the form of bench_tables.py."""
 
 import json
 import os
+import random
 import subprocess
+from array import array
 
+import random_model
 from bench_results import Shown
 
 SPEEDS = (0.25, 0.5, 1, 2, 4)
 TURNS = 10
-RUNNING = {64: (32, 200), 256: (16, 100)}  # requests at once, and the tokens of each: of its prompt, of its answer
+# Requests at once, and the tokens of each: of its prompt, of its answer. The last ones run on a model of one layer.
+RUNNING = {"running/64": (64, 32, 200), "running/256": (256, 16, 100), "one_layer/100": (256, 16, 100), "one_layer/1500": (256, 16, 1500)}
+ONE_LAYER = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+             "head_dim": 8, "vocab_size": 64}  # fmt: skip
 
 
-def at_once(num_requests):
+def at_once(num_requests, *tokens):
     """Lines of a trace in which all requests arrive at once, and share nothing. 512 tokens of a trace stand for 16."""
-    prompt, answer = (32 * tokens for tokens in RUNNING[num_requests])
+    prompt, answer = (32 * count for count in tokens)
     lines = ({"timestamp": 0, "input_length": prompt, "output_length": answer, "hash_ids": [2 * i, 2 * i + 1]} for i in range(num_requests))
     return "".join(json.dumps(line) + "\n" for line in lines)
 
@@ -30,10 +36,17 @@ def runs(trace, folder):
             lambda _, row: f"load/{row['speed']:g}",
         ),
     }
-    for count in RUNNING:
-        options = ["--trace", folder / f"running{count}.jsonl", "--rows", str(count), "--budget", "4096"]
-        made[f"running {count}"] = ("engine_load", options, lambda *_, count=count: f"running/{count}")
+    for name, (count, *tokens) in RUNNING.items():
+        path = folder / f"{name.replace('/', '_')}.jsonl"
+        path.write_text(at_once(count, *tokens))
+        options = ["--trace", path, "--rows", str(count), "--budget", "4096"]
+        options += ["--model", folder / "one_layer", "--blocks", "32768"] if is_small(name) else []
+        made[name] = ("engine_load", options, lambda *_, name=name: name)
     return made
+
+
+def is_small(name):
+    return name.startswith("one_layer")
 
 
 def flat(row):
@@ -52,14 +65,14 @@ def figures(rows, name_of):
 
 
 def run(programs, trace, folder):
-    """The figures by benchmark, and errors by run. Turns run with one thread of BLAS."""
+    """The figures by benchmark, and errors by run. Turns, and the small model, run with one thread of BLAS."""
     results, errors = {}, {}
-    for count in RUNNING:
-        (folder / f"running{count}.jsonl").write_text(at_once(count))
+    numbers = random.Random(1)
+    random_model.write(folder / "one_layer", ONE_LAYER, lambda count: array("f", (numbers.gauss(0, 0.05) for _ in range(count))))
     for name, (program, options, name_of) in runs(trace, folder).items():
         print(f"engine, {name} …", flush=True)
         report = folder / "engine_report.json"
-        environment = os.environ | ({"OPENBLAS_NUM_THREADS": "1"} if name == "turns" else {})
+        environment = os.environ | ({"OPENBLAS_NUM_THREADS": "1"} if name == "turns" or is_small(name) else {})
         done = subprocess.run([programs / program, *options, "--json", report], capture_output=True, text=True, env=environment)
         if done.returncode == 0:
             results |= figures(json.loads(report.read_text()), name_of)
@@ -91,6 +104,16 @@ def turn(history, number, part):
 
 def percent(value):
     return f"{100 * value:.2f} %"
+
+
+def running(names):
+    """The time of the cache in a step of requests that all run at once."""
+    rows = []
+    for name in names:
+        count, prompt, answer = RUNNING[name]
+        times = [cell(name, figure) for figure in ("cache_us_per_step", "cache_median_us")]
+        rows.append([str(count), f"{prompt} to {prompt + answer:,}", *times, cell(name, "cache_share", show=percent)])
+    return ["running requests", "tokens of each", "cache management, a step: mean", "median", "share of the step"], rows
 
 
 TABLES = {
@@ -131,15 +154,8 @@ TABLES = {
             for speed in SPEEDS
         ],
     ),
-    "running": (
-        ["running requests", "tokens of each", "cache management, a step: mean", "median", "share of the step"],
-        [
-            [str(count), f"{prompt} to {prompt + answer}"]
-            + [cell(f"running/{count}", name) for name in ("cache_us_per_step", "cache_median_us")]
-            + [cell(f"running/{count}", "cache_share", show=percent)]
-            for count, (prompt, answer) in RUNNING.items()
-        ],
-    ),
+    "running": running(name for name in RUNNING if not is_small(name)),
+    "running_one_layer": running(name for name in RUNNING if is_small(name)),
 }
 
 PLOTS = {

@@ -9,10 +9,12 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"])
-sys.path.insert(0, str(ROOT / "scripts" / "lib"))
+sys.path[:0] = [str(ROOT / "scripts" / "lib"), str(ROOT / "bench" / "peers")]
 import bench_results  # noqa: E402
 import bench_tables  # noqa: E402
 import device_tables  # noqa: E402
+import managers  # noqa: E402
+import peer_tables  # noqa: E402
 
 
 def entry(name, time, **more):
@@ -98,7 +100,7 @@ class BenchTables(unittest.TestCase):
                     self.assertIn(f'{{"{name}", ', sources, f"{area}: {benchmark}")
                 continue
             function = re.match(r"\w+", benchmark)[0]
-            self.assertRegex(sources, rf'(BENCHMARK|PAGEDKV_FOR_ALL_POLICIES)\({function}\b|"{function}"', f"{area}: {benchmark}")
+            self.assertRegex(sources, rf'(BENCHMARK(_CAPTURE)?|PAGEDKV_FOR_ALL_POLICIES)\({function}\b|"{function}"', f"{area}: {benchmark}")
             if figure == "items_per_second":
                 self.assertIn("SetItemsProcessed(", sources, f"{area}: {benchmark}")
             elif figure != "ns" or f"void {function}" not in sources:
@@ -106,12 +108,16 @@ class BenchTables(unittest.TestCase):
                 setter = f'counters["{prefix}" +' if prefix else f'counters["{figure}"]'
                 self.assertIn(setter, sources, f"{area}: {benchmark}")
 
+    def test_the_rows_of_peers_that_are_named_are_measured(self):
+        named = [name for area, name, _ in bench_tables.figures(peer_tables.TABLES, {}) if area == "peer_managers"]
+        self.assertLessEqual(set(named), {title for title, _ in managers.ROWS})
+
     def test_pages_have_the_headings_and_rows(self):
         text = "".join(page.read_text() for page in bench_tables.pages(ROOT))
         tables = {name: [line for line in table.splitlines() if line.startswith("| ")] for _, name, table, _ in bench_tables.MARKED.findall(text)}
         found = {name: [line[2:-2].split(" | ") for line in lines] for name, lines in tables.items()}
-        fixed = bench_tables.TABLES | device_tables.TABLES
-        self.assertEqual(sorted(found), sorted([*fixed, *device_tables.COLUMNS, device_tables.PREFIXES[0]]))
+        fixed = bench_tables.TABLES | device_tables.TABLES | peer_tables.TABLES
+        self.assertEqual(sorted(found), sorted([*fixed, *device_tables.COLUMNS, device_tables.PREFIXES[0], *peer_tables.COLUMNS]))
         for name, (heading, rows) in fixed.items():
             self.assertEqual(found[name][0], heading)
             for cells, row in zip(found[name][2:], rows, strict=True):
@@ -125,9 +131,9 @@ class BenchTables(unittest.TestCase):
             self.assertTrue((ROOT / "docs" / "images" / f"{name}.svg").is_file())
 
     def test_a_table_without_all_figures_is_left(self):
-        page = "<!-- table gain -->\nold\n<!-- end -->\n<!-- table twin -->\nold\n<!-- end -->\n"
+        page = "<!-- table gain -->\n<!-- end -->\n\nText.\n\n<!-- table twin -->\nold\n<!-- end -->\n"
         results = {"cache": {"gain_of_releasing/1/iterations:1": {"ns": 4.2}, "gain_of_releasing/8/iterations:1": {"ns": 7.4}}}
         made, lacking = bench_tables.tables(results)
         self.assertIn("| one sequence | 4.20 ns |", bench_tables.insert(page, made))
-        self.assertTrue(bench_tables.insert(page, made).endswith("<!-- table twin -->\nold\n<!-- end -->\n"))
+        self.assertTrue(bench_tables.insert(page, made).endswith("<!-- end -->\n\nText.\n\n<!-- table twin -->\nold\n<!-- end -->\n"))
         self.assertIn("twin", lacking)

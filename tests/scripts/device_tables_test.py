@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "lib"))
 import bench_results  # noqa: E402
 import bench_tables  # noqa: E402
 import device_tables  # noqa: E402
+import report_rows  # noqa: E402
 
 
 def decoded(element, microseconds, share, **more):
@@ -162,7 +163,7 @@ class DeviceTables(unittest.TestCase):
     def test_shapes_that_are_named_exist(self):
         sources = "".join((ROOT / "bench" / "kernels" / name).read_text() for name in ("attention.cpp", "attention_shapes.txt"))
         prefixes = {"device_prompts": "prefill ", "device_latent": "MLA "}
-        named = [(area, benchmark.split(device_tables.SEPARATOR)[0]) for area, benchmark, _ in NAMED]
+        named = [(area, benchmark.split(report_rows.SEPARATOR)[0]) for area, benchmark, _ in NAMED]
         shapes = {prefixes.get(area, "") + shape for area, shape in named if area not in WITHOUT_SHAPES}
         self.assertTrue(shapes)
         for shape in shapes:

@@ -12,6 +12,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(os.environ["PAGEDKV_SOURCE_ROOT"]) / "scripts" / "lib"))
 import bench_tables  # noqa: E402
 import engine_tables  # noqa: E402
+import random_model  # noqa: E402
 
 
 def made_up(table, value_of):
@@ -95,10 +96,23 @@ class EngineTables(unittest.TestCase):
         row = '{"stored_as": "int8", "speed": 0.5, "first_token_ms": {"p50": 2}, "same": True, "blas": int(os.environ.get("OPENBLAS_NUM_THREADS", 9))}'
         results, errors = self.run_programs(f"json.dump([{row}], open(sys.argv[-1], 'w'))")
         self.assertEqual(errors, {})
-        self.assertEqual(sorted(results), ["load/0.5", "running/256", "running/64", "stored/int8", "turns/1"])
+        self.assertEqual(sorted(results), ["load/0.5", *sorted(engine_tables.RUNNING), "stored/int8", "turns/1"])
         self.assertEqual(results["load/0.5"]["first_token_ms.p50"], 2)
         self.assertNotIn("same", results["load/0.5"])
-        self.assertEqual(results["turns/1"]["blas"], 1)
+        self.assertEqual([name for name, figures in results.items() if figures["blas"] == 1], ["turns/1", "one_layer/100", "one_layer/1500"])
+
+    def test_random_weights_have_the_sizes_of_their_names(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            random_model.write(folder, engine_tables.ONE_LAYER, lambda count: bytes(4 * count))
+            data = (folder / "model.safetensors").read_bytes()
+            config = json.loads((folder / "config.json").read_text())
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + size])
+        self.assertEqual(max(entry["data_offsets"][1] for entry in header.values()), len(data) - 8 - size)
+        self.assertEqual(header["model.layers.0.self_attn.q_proj.weight"]["shape"], [16, 16])
+        self.assertEqual(header["model.layers.0.mlp.down_proj.weight"]["shape"], [16, 32])
+        self.assertEqual((config["num_hidden_layers"], config["model_type"]), (1, "llama"))
 
     def test_programs_that_fail_are_told(self):
         results, errors = self.run_programs("sys.exit('trace.jsonl: cannot be read')")
@@ -106,7 +120,7 @@ class EngineTables(unittest.TestCase):
         self.assertEqual(errors["engine: load"], "trace.jsonl: cannot be read")
 
     def test_all_requests_of_a_trace_arrive_at_once(self):
-        lines = [json.loads(line) for line in engine_tables.at_once(64).splitlines()]
+        lines = [json.loads(line) for line in engine_tables.at_once(64, 32, 200).splitlines()]
         self.assertEqual((len(lines), {line["timestamp"] for line in lines}), (64, {0}))
         self.assertEqual((lines[0]["input_length"], lines[0]["output_length"]), (32 * 32, 32 * 200))
         self.assertEqual(len({each for line in lines for each in line["hash_ids"]}), 128)
