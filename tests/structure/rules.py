@@ -378,6 +378,55 @@ def prose_violations(root):
     return found
 
 
+# Figures with a unit, in cells that begin with a number; and headings above bare numbers.
+FIGURE = re.compile(r"(?<!\w)[\d.,]+ (?:ns|µs|ms|s|min|GB/s|[GT]FLOP/s|%)(?!\w)")
+MEASURED = re.compile(r"(?<!\w)(?:ns|µs|ms|s|GB/s|[GT]FLOP/s|ratio|share|times)(?!\w)")
+PRINTED = re.compile(r"<!-- printed by (\S+) -->")
+
+
+def is_measured(heading, rows):
+    numbers = [cell for row in rows for cell in row if re.match(r"[−+-]?\.?\d", cell)]
+    bare = [cell for cell in numbers if re.fullmatch(r"[\d.,±–% /-]+", cell)]
+    return any(map(FIGURE.search, numbers)) or bool(bare and MEASURED.search(" ".join(heading)))
+
+
+def typed_tables(root):
+    """Tables of times, rates or ratios that no script prints: neither between marks of scripts/bench, nor below the name of another file
+    that prints them, nor in a section of what was measured once, by hand."""
+    found = []
+    for path in [*sorted((root / "docs").glob("*.md")), *sorted(root.glob("*.md"))]:
+        text = re.sub(
+            r"^```.*?^```$|^<!-- table \w+ -->$.*?^<!-- end -->$",
+            lambda part: "\n" * part.group().count("\n"),
+            path.read_text(),
+            flags=re.DOTALL | re.MULTILINE,
+        )
+        level_by_hand, above = 7, ""
+        lines = iter(enumerate(text.splitlines(), 1))
+        for number, line in lines:
+            if heading := re.match(r"(#+) (.*)", line):
+                level = len(heading[1])
+                if level <= level_by_hand:
+                    level_by_hand = level if "by hand" in heading[2] else 7
+            if line.startswith("|"):
+                cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in table_at(line, lines)]
+                printed = PRINTED.fullmatch(above)
+                is_known = level_by_hand < 7 or (printed and (root / printed[1]).is_file())
+                if not is_known and is_measured(cells[0], cells[2:]):
+                    found.append(f"{path.relative_to(root)}:{number}: no script prints `{line}`")
+            above = line
+    return found
+
+
+def table_at(first, lines):
+    """This line and those behind it, up to the one that ends the table."""
+    yield first
+    for _, line in lines:
+        if not line.startswith("|"):
+            return
+        yield line
+
+
 # Where headers name what a refusal is about. Memory and devices fail as they like; their words are not the caller's to mend.
 REFUSAL = re.compile(
     r"error_code::(?!out_of_memory|backend_failure)\w+,(?P<made>[^;]*);|"

@@ -62,6 +62,9 @@ class SourceTree(unittest.TestCase):
     def test_sentences_name_their_subject(self):
         self.check(rules.prose_violations(SOURCE_ROOT))
 
+    def test_scripts_print_all_tables_of_figures(self):
+        self.check(rules.typed_tables(SOURCE_ROOT))
+
 
 class PlantedViolations(unittest.TestCase):
     def setUp(self):
@@ -98,6 +101,7 @@ class PlantedViolations(unittest.TestCase):
         self.expect(rules.untested_refusals)
         self.expect(rules.unbuilt_violations)
         self.expect(rules.prose_violations)
+        self.expect(rules.typed_tables)
 
     def test_names_in_c_begin_with_the_librarys(self):
         good = 'extern "C" {\nenum { PAGEDKV_A };\ntypedef struct pagedkv_b { int c; } pagedkv_b;\nint pagedkv_d(void);\n}\n#endif\n'
@@ -188,6 +192,33 @@ class PlantedViolations(unittest.TestCase):
             "core/bad.hpp:6: Whoever reads it waits.",
             "core/bad.hpp:7: A lock that whoever comes first takes.",
             "bad_test.py:1: What fails.",
+        )
+
+    def test_typed_tables(self):
+        def table(heading, *cells):
+            return f"| {heading} |\n|---|\n" + "".join(f"| {cell} |\n" for cell in cells) + "\n"
+
+        self.write("scripts/print", "")
+        self.write(
+            "docs/bad.md",
+            table("work", "an append", "1.45 ns") + table("share", "_.917_", ".917") + table("waste", "88 to 92 %")
+            + "<!-- printed by scripts/gone -->\n" + table("time", "2 min"),
+        )
+        self.write(
+            "docs/good.md",
+            table("blocks", "1,500") + table("meaning", "the same while 99 % are in use", "H100s") + table("share", "a block is shared")
+            + "<!-- table idle -->\n" + table("a", "1 ns") + "<!-- end -->\n```\n" + table("a", "1 ns") + "```\n"
+            + "<!-- printed by scripts/print -->\n" + table("time", "2 s")
+            + "## Measured once, by hand\n\n### Trials\n\n" + table("a", "1 ns"),
+        )
+        self.write("README.md", "## Measured once, by hand\n\n## Speed\n\n" + table("rate", "12.9 GB/s of 16.0"))
+        self.expect(
+            rules.typed_tables,
+            "docs/bad.md:1: no script prints `| work |`",
+            "docs/bad.md:6: no script prints `| share |`",
+            "docs/bad.md:11: no script prints `| waste |`",
+            "docs/bad.md:16: no script prints `| time |`",
+            "README.md:5: no script prints `| rate |`",
         )
 
     def test_model_without_its_concept_or_outside_the_list(self):
