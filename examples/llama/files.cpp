@@ -14,9 +14,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <fstream>
 #include <set>
-#include <system_error>
+#include <string_view>
 #include <utility>
 
 namespace llama {
@@ -43,10 +42,9 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
 }
 
 /// `text`: of the file, or of its header.
-template <class... Text>
-nlohmann::json parse(const std::filesystem::path& path, Text&&... text) {
+nlohmann::json parse(const std::filesystem::path& path, std::string_view text) {
   try {
-    return parse_json(std::forward<Text>(text)...);
+    return parse_json(text);
   } catch (const nlohmann::json::exception&) {
     throw bad_model(path.string() + ": is not JSON");
   } catch (const deep_json& error) {
@@ -57,13 +55,8 @@ nlohmann::json parse(const std::filesystem::path& path, Text&&... text) {
 }  // namespace
 
 nlohmann::json read_json(const std::filesystem::path& path) {
-  auto ignored = std::error_code{};
-  const bool is_file = std::filesystem::is_regular_file(path, ignored);  // a pipe may have no writer
-  auto file = is_file ? std::ifstream(path) : std::ifstream();
-  if (!file.is_open()) {
-    throw bad_model(path.string() + ": cannot be read");
-  }
-  return parse(path, file);
+  const auto file = mapped_file(path);
+  return parse(path, {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
 }
 
 mapped_file::mapped_file(const std::filesystem::path& path) {
@@ -126,7 +119,7 @@ void tensor_files::add_file(const std::filesystem::path& path) {
     throw bad_model(path.string() + ": ends inside its header");
   }
   const auto* const text = reinterpret_cast<const char*>(all.data() + sizeof header_size);
-  const auto header = parse(path, text, text + header_size);
+  const auto header = parse(path, {text, header_size});
   if (!header.is_object()) {
     throw bad_model(path.string() + ": its header is not a JSON object");
   }
