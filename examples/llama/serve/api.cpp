@@ -194,6 +194,9 @@ json completion::chunk(std::size_t index, const json& contents, const std::strin
                                   {request_.is_chat ? "delta" : "text", contents},
                                   {"finish_reason", reason.empty() ? json() : json(reason)},
                                   {"logprobs", nullptr}}});
+  if (request_.reports_usage) {
+    made["usage"] = nullptr;  // it follows
+  }
   return made;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <string_view>
 #include <utility>
 
 namespace llama {
@@ -15,7 +16,8 @@ namespace {
 
 using json = nlohmann::json;
 
-constexpr auto most_answers = std::size_t{128};  // to one request
+constexpr auto most_answers = std::size_t{128};      // to one request
+constexpr auto longest_message = std::size_t{1000};  // bytes; it may quote megabytes of a client's
 
 /// A member that is there and not null.
 const json* find(const json& from, const char* name) {
@@ -90,7 +92,7 @@ std::vector<std::string> read_stops(const json& from) {
 
 /// Members that would change an answer if they were granted, and the values that change nothing.
 void refuse_what_is_not_granted(const json& from) {
-  static const auto granted = std::array<std::pair<const char*, json>, 12>{{
+  static const auto granted = std::array<std::pair<const char*, json>, 19>{{
       {"best_of", 1},
       {"echo", false},
       {"suffix", ""},
@@ -101,8 +103,15 @@ void refuse_what_is_not_granted(const json& from) {
       {"frequency_penalty", 0},
       {"top_p", 1},
       {"tools", json::array()},
+      {"tool_choice", "none"},
       {"functions", json::array()},
+      {"function_call", "none"},
       {"response_format", {{"type", "text"}}},
+      {"modalities", json::array({"text"})},
+      {"audio", nullptr},
+      {"reasoning_effort", "none"},
+      {"verbosity", "medium"},
+      {"web_search_options", nullptr},
   }};
   for (const auto& [name, value] : granted) {
     if (const auto* const found = find(from, name); found != nullptr && *found != value) {
@@ -133,7 +142,7 @@ std::vector<client_prompt> read_prompts(const json& from) {
   for (const auto& each : is_one ? json::array({*found}) : *found) {
     if (each.is_string()) {
       prompts.emplace_back(each.get<std::string>());
-    } else if (each.is_array()) {
+    } else if (each.is_array() && !each.empty()) {
       prompts.emplace_back(read_tokens(each));
     } else {
       refuse("prompt", "a text, tokens, or an array of these");
@@ -208,7 +217,7 @@ json parse_object(const std::string& body) {
 json refusal::body() const {
   const auto or_null = [](const std::string& text) { return text.empty() ? json() : json(text); };
   return {{"error",
-           {{"message", what()},
+           {{"message", std::string_view(what()).substr(0, longest_message)},
             {"type", status < 500 ? "invalid_request_error" : "server_error"},
             {"param", or_null(parameter)},
             {"code", or_null(code)}}}};
