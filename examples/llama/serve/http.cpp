@@ -29,6 +29,8 @@ namespace {
 constexpr auto json_type = "application/json";
 constexpr auto most_bytes = std::size_t{16} << 20;  // of a request
 constexpr auto too_long = "the request is longer than 16 MiB";
+constexpr auto not_understood = "the request is no HTTP that the server understands";
+constexpr auto anywhere = ".*";  // a path
 
 /// Between looks whether a client is still there.
 constexpr auto patience = std::chrono::milliseconds(100);
@@ -36,6 +38,13 @@ constexpr auto patience = std::chrono::milliseconds(100);
 void answer_with(httplib::Response& response, const refusal& reason) {
   response.status = reason.status;
   response.set_content(text_of(reason.body()), json_type);
+  if (reason.status == 413) {  // some of it may not have been read
+    response.set_header("Connection", "close");
+  }
+}
+
+refusal unknown(const httplib::Request& request) {
+  return refusal(404, "there is no " + request.method + " " + request.path);
 }
 
 /// A completion under way: what a connection sends, from the engine's news. Gone with the connection, and the answers
@@ -162,12 +171,17 @@ http_server::http_server(const served_model& model, service& with, std::size_t n
                  [this, is_chat](const httplib::Request& request, httplib::Response& response,
                                  const httplib::ContentReader& read) { complete(request, response, read, is_chat); });
   }
+  // Without a reader, the library keeps a body in chunks however long it is, and refuses a form for its length.
+  const auto drop = [this](const httplib::Request& request, httplib::Response&, const httplib::ContentReader& read) {
+    if (read_body(request, read)) {
+      throw unknown(request);
+    }
+  };
+  server_.Post(anywhere, drop).Put(anywhere, drop).Patch(anywhere, drop);
   server_.set_error_handler(httplib::Server::Handler([](const httplib::Request& request, httplib::Response& response) {
     if (response.body.empty()) {
-      const auto reason = response.status == 404   ? "there is no " + request.method + " " + request.path
-                          : response.status == 413 ? too_long
-                                                   : "the request is no HTTP that the server understands";
-      answer_with(response, refusal(response.status, reason));
+      const auto* const reason = response.status == 413 ? too_long : not_understood;
+      answer_with(response, response.status == 404 ? unknown(request) : refusal(response.status, reason));
     }
   }));
   server_.set_exception_handler([](const httplib::Request&, httplib::Response& response, std::exception_ptr thrown) {
@@ -196,6 +210,7 @@ int http_server::bind(const std::string& host, int port) {
 /// The library would read a body of the type that curl names with `-d` as a form, and refuse it above 8,192 bytes.
 std::optional<std::string> http_server::read_body(const httplib::Request& request,
                                                   const httplib::ContentReader& read) const {
+  const bool is_packed = request.has_header("Content-Encoding");
   auto body = std::string{};
   auto is_long = false;
   const auto add = [&](const char* data, std::size_t size) {
@@ -203,7 +218,8 @@ std::optional<std::string> http_server::read_body(const httplib::Request& reques
     if (!is_long) {
       body.append(data, size);
     }
-    return !ends_;  // a slow client holds no server that stops
+    // A slow client holds no server that stops, and the rest of a packed body may be a thousand times as long.
+    return !ends_ && !(is_long && is_packed);
   };
   if (request.is_multipart_form_data()) {
     if (!read([](const httplib::MultipartFormData& /*part*/) { return true; }, add)) {
@@ -211,13 +227,11 @@ std::optional<std::string> http_server::read_body(const httplib::Request& reques
     }
     throw refusal(415, "the body is a form; JSON is read");
   }
-  if (!read(add)) {
-    return {};
-  }
-  if (is_long) {  // in chunks, of which the library counts none
+  const bool is_read = read(add);
+  if (is_long) {  // in chunks or packed, of which the library counts none
     throw refusal(413, too_long);
   }
-  return body;
+  return is_read ? std::optional(std::move(body)) : std::nullopt;
 }
 
 void http_server::complete(const httplib::Request& request, httplib::Response& response,
