@@ -9,7 +9,9 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <signal.h>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -33,6 +35,17 @@ struct settings {
 
 double seconds_since(clock_type::time_point begin) {
   return std::chrono::duration<double>(clock_type::now() - begin).count();
+}
+
+volatile std::sig_atomic_t is_interrupted = 0;
+
+/// Has the next SIGINT end the wait for a question, or the answer behind it. A second one ends the program.
+void catch_interrupt() {
+  is_interrupted = 0;
+  struct sigaction action {};
+  action.sa_handler = [](int /*number*/) { is_interrupted = 1; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
 }
 
 /// Answers one question. Returns false, and leaves the conversation without it, if that fails. A conversation that would
@@ -72,7 +85,11 @@ bool answer(llama::engine& engine, llama::conversation& talk, const llama::token
     return false;
   }
   const auto& made = **submitted;
-  engine.run();
+  while (engine.step()) {
+    if (is_interrupted != 0 && made.is_open()) {
+      engine.cancel(made);
+    }
+  }
   if (made.failure) {
     if (!made.answer().empty()) {
       fmt::print("\n");
@@ -122,6 +139,26 @@ bool save(llama::engine& engine, const llama::conversation& talk, const std::str
   return !failure;
 }
 
+/// The next line of the terminal that is not blank, without the blanks around it; none at the end or behind `exit`.
+std::optional<std::string> read_question() {
+  constexpr auto blanks = " \t\r\v\f";
+  for (auto line = std::string{};;) {
+    catch_interrupt();
+    fmt::print("> ");
+    std::fflush(stdout);
+    if (!std::getline(std::cin, line)) {
+      fmt::print("\n");
+      return {};
+    }
+    const auto begin = line.find_first_not_of(blanks);
+    if (begin == line.npos) {
+      continue;
+    }
+    line = line.substr(begin, line.find_last_not_of(blanks) + 1 - begin);
+    return line == "exit" ? std::nullopt : std::optional(std::move(line));
+  }
+}
+
 /// Answers what was asked on the command line, or in the terminal. Returns whether all of it was.
 bool answer_all(llama::engine& engine, llama::conversation& talk, const llama::tokenizer& words, const settings& chosen,
                 std::int32_t context) {
@@ -130,13 +167,10 @@ bool answer_all(llama::engine& engine, llama::conversation& talk, const llama::t
     fmt::print("> {}\n", question);
     succeeds &= answer(engine, talk, words, chosen, question, context);
   }
-  const auto prompt = [] {
-    fmt::print("> ");
-    std::fflush(stdout);
-  };
-  auto line = std::string{};
-  while (chosen.questions.empty() && (prompt(), std::getline(std::cin, line)) && line != "exit") {
-    succeeds &= line.empty() || answer(engine, talk, words, chosen, line, context);
+  if (chosen.questions.empty()) {
+    while (const auto question = read_question()) {
+      succeeds &= answer(engine, talk, words, chosen, *question, context);
+    }
   }
   return succeeds;
 }

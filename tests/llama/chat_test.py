@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -19,9 +20,9 @@ class Sessions(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.session = pathlib.Path(folder.name) / "session"
 
-    def chat(self, *arguments, tokens="60"):
+    def chat(self, *arguments, tokens="60", input=""):
         model = [] if "--model" in arguments else ["--model", MODEL]
-        return subprocess.run([PROGRAM, *model, "--max-tokens", tokens, *arguments], capture_output=True, text=True)
+        return subprocess.run([PROGRAM, *model, "--max-tokens", tokens, *arguments], input=input, capture_output=True, text=True)
 
     def answers(self, *arguments):
         """What was printed without figures, and the figures: tokens that were cached, and those of the prompt."""
@@ -36,6 +37,30 @@ class Sessions(unittest.TestCase):
         self.assertEqual("".join(text for text, _ in parts), whole)
         for before, after in zip(parts, parts[1:]):
             self.assertGreater(after[1][0][0], before[1][0][1] - 16)  # whole blocks of the history
+
+    def test_blank_lines_are_no_questions(self):
+        done = self.chat(input="\n \t\r\n  kluge \r\nexit\t\n")
+        answered, [figures] = self.answers("kluge")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(FIGURES.sub("", done.stdout), "> > " + answered.replace("> kluge\n", "> ") + "> ")
+        self.assertTrue(self.chat(input="kluge\n").stdout.endswith("\n> \n"))
+
+    def test_an_interrupt_loses_no_conversation(self):
+        for is_answering in (False, True):
+            with self.subTest(is_answering=is_answering):
+                command = [PROGRAM, "--model", MODEL, "--session", self.session, "--max-tokens", "480"]
+                with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+                    program.stdout.read(2)
+                    if is_answering:
+                        program.stdin.write(b"What is a hacker?\n")
+                        program.stdin.flush()
+                        program.stdout.read(20)
+                    program.send_signal(signal.SIGINT)
+                    _, errors = program.communicate()
+                self.assertEqual((program.returncode, errors), (0, b""))
+                self.assertTrue(self.session.exists())
+        _, [figures] = self.answers("--session", self.session, "kluge")
+        self.assertGreater(figures[0], 0)
 
     def test_sessions_and_blocks_may_lie_beside_the_model(self):
         folder = shutil.copytree(MODEL, self.session.parent / "model")
