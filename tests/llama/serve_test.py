@@ -570,6 +570,16 @@ class Start(unittest.TestCase):
             server.communicate()
             self.assertEqual(server.returncode, 0)
 
+    def test_an_address_of_ipv6_is_one_of_a_url(self):
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            self.skipTest("there is no IPv6 here")
+        with subprocess.Popen([PROGRAM, "--model", MODEL, "--port", "0", "--host", "::1"], stdout=subprocess.PIPE, text=True) as server:
+            line = server.stdout.readline()
+            server.send_signal(signal.SIGTERM)
+        self.assertRegex(line, r"^model at http://\[::1\]:\d+$")
+
     @unittest.skipIf(IS_SANITIZED, "a sanitizer needs more than the limit for itself")
     def test_threads_that_cannot_be_had_are_named(self):
         limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))

@@ -63,7 +63,8 @@ int serve(const settings& chosen) {
     fmt::print(stderr, "{} port {} cannot be had\n", chosen.host, chosen.port);
     return 2;
   }
-  fmt::print("{} at http://{}:{}\n", chosen.name, chosen.host, port);
+  const bool is_ipv6 = chosen.host.find(':') != std::string::npos;
+  fmt::print("{} at http://{}:{}\n", chosen.name, is_ipv6 ? '[' + chosen.host + ']' : chosen.host, port);
   std::fflush(stdout);
   auto listener = std::async(std::launch::async, [&] {
     try {
