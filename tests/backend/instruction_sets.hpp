@@ -3,6 +3,7 @@
 #include "../support/attention_reference.hpp"
 
 #include <pagedkv/host/instruction_set.hpp>
+#include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -12,13 +13,23 @@
 
 namespace pagedkv::test {
 
-/// Those that this processor supports. Only int8 has code of its own for VNNI.
+/// Whether the set has code of its own for an element.
+template <class Element>
+[[nodiscard]] constexpr bool differs_for(host::instruction_set set) {
+  switch (set) {
+    case host::instruction_set::avx512_vnni: return std::same_as<Element, int8>;
+    case host::instruction_set::avx512_bf16: return std::same_as<Element, bfloat16>;
+    default: return true;
+  }
+}
+
+/// Those that this processor supports and that differ for an element.
 template <class Element = int8>
 [[nodiscard]] std::vector<host::instruction_set> instruction_sets() {
   auto sets = std::vector<host::instruction_set>{};
   for (auto number = 0; number <= static_cast<int>(host::best_instruction_set()); ++number) {
     const auto set = static_cast<host::instruction_set>(number);
-    if (set != host::instruction_set::avx512_vnni || std::same_as<Element, int8>) {
+    if (differs_for<Element>(set)) {
       sets.push_back(set);
     }
   }

@@ -102,11 +102,12 @@ struct release_numbers {
 
 /// Attention of the batch's queries over one layer's blocks, on threads that the caller lends; complete when it
 /// returns. `Input` and `Output` are unscaled elements; arithmetic is float32, with AVX-512 or AVX2 where the processor
-/// has them. With AMX, and for int8 with AVX-512 VNNI, infinite keys, values and scales may give NaN, and queries and
-/// weights keep 15 bits or more, counted from the largest one of a query or of a row's weights. With AMX, weights of
-/// bfloat16 and elements of 8 bits keep 8 where more than 16 pairs of query and head, of one row or of rows that share
-/// a prefix, share a KV head; there, values of bfloat16 from 2^120 on may overflow. Work is divided by tokens and
-/// heads, so that one long sequence keeps all threads busy.
+/// has them. With AMX, for int8 with AVX-512 VNNI, and for bfloat16 with AVX-512 BF16, infinite keys, values and scales
+/// may give NaN, and queries and weights keep 15 bits or more, counted from the largest one of a query or of a row's
+/// weights. Weights of bfloat16 keep 8 with AVX-512 BF16. With AMX, so do those of bfloat16 and of elements of 8 bits
+/// where more than 16 pairs of query and head, of one row or of rows that share a prefix, share a KV head; there,
+/// values of bfloat16 from 2^120 on may overflow. Work is divided by tokens and heads, so that one long sequence keeps
+/// all threads busy.
 ///
 /// The result of a row has the same bits whatever else is in the batch, unless rows share prefixes, and however many
 /// threads there are, for the same instruction set, which the processor must support. Blocks before every query's
@@ -127,7 +128,8 @@ template <element Element, element Input = float32, element Output = Input>
                                   instruction_set instructions = best_instruction_set()) noexcept {
   auto call = attention::describe<Input, Output>(view, layer, batch, queries, output, options);
   call.has_matrix_unit = instructions == instruction_set::amx;
-  call.has_integer_products = instructions == instruction_set::avx512_vnni && std::same_as<Element, int8>;
+  call.follows_reads = follows_reads();
+  call.has_pair_products = attention::has_pair_products<Element>(instructions);
   call.has_panels = call.has_matrix_unit && attention::has_panels_for<Element>;
   if (const auto checked = attention::check(call); !checked) {
     return checked;

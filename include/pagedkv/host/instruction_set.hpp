@@ -11,9 +11,10 @@
 namespace pagedkv::host {
 
 /// The instruction sets that host code is written for, the most portable first; processors that have one have those
-/// before it, too. `avx512_vnni` is AVX-512 with sums of products of 16-bit integers, which attention takes for int8.
-/// `amx` is AVX-512 with the matrix unit, and may be used only after `obtain_matrix_unit` has returned true.
-enum class instruction_set : std::uint8_t { portable, avx2, avx512, avx512_vnni, amx };
+/// before it, too. `avx512_vnni` is AVX-512 with sums of products of 16-bit integers, which attention takes for int8,
+/// and `avx512_bf16` has those of bfloat16 besides. `amx` is AVX-512 with the matrix unit, and may be used only after
+/// `obtain_matrix_unit` has returned true.
+enum class instruction_set : std::uint8_t { portable, avx2, avx512, avx512_vnni, avx512_bf16, amx };
 
 /// Whether the processor multiplies matrices of bfloat16 and int8, and the system lets this process do so. The first
 /// call requests permission, which lasts: the process's signal frames grow by 8 KiB. Linux refuses where a thread's
@@ -49,13 +50,26 @@ enum class instruction_set : std::uint8_t { portable, avx2, avx512, avx512_vnni,
     if (obtain_matrix_unit()) {
       return instruction_set::amx;
     }
-    return __builtin_cpu_supports("avx512vnni") ? instruction_set::avx512_vnni : instruction_set::avx512;
+    if (!__builtin_cpu_supports("avx512vnni")) {
+      return instruction_set::avx512;
+    }
+    return __builtin_cpu_supports("avx512bf16") ? instruction_set::avx512_bf16 : instruction_set::avx512_vnni;
   }
   if (has_wide_vectors && __builtin_cpu_supports("fma")) {
     return instruction_set::avx2;
   }
 #endif
   return instruction_set::portable;
+}
+
+/// Whether the processor's own prefetching is worth a read of memory ahead in order: on AMD's processors it reaches a
+/// rate that prefetches alone do not.
+[[nodiscard]] inline bool follows_reads() noexcept {
+#if defined(PAGEDKV_WIDE_VECTORS)
+  return __builtin_cpu_is("amd");
+#else
+  return false;
+#endif
 }
 
 }  // namespace pagedkv::host

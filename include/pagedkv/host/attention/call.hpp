@@ -46,12 +46,13 @@ struct attention_call {
   float* log_sum_exp = nullptr;
   bool has_matrix_unit = false;
   bool has_panels = false;  // the matrix unit multiplies many rows, too
-  bool has_integer_products = false;
+  bool follows_reads = false;  // the processor prefetches behind reads of whole strips, in order
+  bool has_pair_products = false;  // sums of products of pairs of 16-bit numbers
   void (*load_query)(const attention_call&, std::int64_t token, std::int32_t head, float* numbers) = nullptr;
   void (*store_output)(const attention_call&, std::int64_t token, std::int32_t head, const float* numbers) = nullptr;
 
   /// Whether queries are laid out a second time, for products of another kind.
-  [[nodiscard]] bool copies_queries() const noexcept { return has_matrix_unit || has_integer_products; }
+  [[nodiscard]] bool copies_queries() const noexcept { return has_matrix_unit || has_pair_products; }
 
   /// Length of a key in working memory.
   [[nodiscard]] std::int32_t padded_dim() const noexcept {

@@ -4,6 +4,7 @@
 namespace pagedkv::host::attention::PAGEDKV_ISA {
 
 inline constexpr auto cache_line = 64;  // in bytes; an upper bound
+inline constexpr auto strip_tokens = 16;
 
 /// Rows of keys, or values, of neighbouring tokens: those of a block, if possible.
 struct strip {
@@ -18,6 +19,24 @@ PAGEDKV_INLINE void fetch_rows(const strip& s, std::int64_t first, std::int64_t 
   for (auto i = first; i < std::min<std::int64_t>(end, s.num_rows); ++i) {
     for (auto line = std::int64_t{0}; line < s.row_bytes; line += cache_line) {
       __builtin_prefetch(s.rows + s.offsets[i] + line, 0, 2);
+    }
+  }
+}
+
+/// Reads every line of a strip, in order, so that the processor's own prefetching follows.
+PAGEDKV_INLINE void read_rows(const strip& s) {
+  constexpr auto together = 4 * cache_line;
+  const auto read_byte = [](const std::byte* from) {
+    static_cast<void>(*reinterpret_cast<const volatile unsigned char*>(from));
+  };
+  for (auto i = std::int64_t{0}; i < s.num_rows; ++i) {
+    const auto* at = s.rows + s.offsets[i];
+    const auto* const end = at + s.row_bytes;
+    for (; at + together <= end; at += together) {
+      PAGEDKV_UNROLL for (auto line = 0; line < together; line += cache_line) { read_byte(at + line); }
+    }
+    for (; at < end; at += cache_line) {
+      read_byte(at);
     }
   }
 }

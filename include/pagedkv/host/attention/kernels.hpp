@@ -34,9 +34,9 @@
   #define PAGEDKV_TARGET gnu::target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
   #define PAGEDKV_INLINE [[PAGEDKV_TARGET, gnu::always_inline]] inline
   #define PAGEDKV_NOINLINE [[PAGEDKV_TARGET, gnu::noinline]] inline
-  #define PAGEDKV_VNNI_TARGET gnu::target("avx512vnni,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
-  #define PAGEDKV_VNNI_INLINE [[PAGEDKV_VNNI_TARGET, gnu::always_inline]] inline
-  #define PAGEDKV_VNNI_NOINLINE [[PAGEDKV_VNNI_TARGET, gnu::noinline]] inline
+  #define PAGEDKV_PAIRS_TARGET gnu::target("avx512bf16,avx512vnni,avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
+  #define PAGEDKV_PAIRS_INLINE [[PAGEDKV_PAIRS_TARGET, gnu::always_inline]] inline
+  #define PAGEDKV_PAIRS_NOINLINE [[PAGEDKV_PAIRS_TARGET, gnu::noinline]] inline
   #include <pagedkv/host/attention/pieces.inl>
   #undef PAGEDKV_ISA
   #undef PAGEDKV_LANES
@@ -51,9 +51,9 @@
   #undef PAGEDKV_TARGET
   #undef PAGEDKV_INLINE
   #undef PAGEDKV_NOINLINE
-  #undef PAGEDKV_VNNI_TARGET
-  #undef PAGEDKV_VNNI_INLINE
-  #undef PAGEDKV_VNNI_NOINLINE
+  #undef PAGEDKV_PAIRS_TARGET
+  #undef PAGEDKV_PAIRS_INLINE
+  #undef PAGEDKV_PAIRS_NOINLINE
 #endif
 
 #define PAGEDKV_ISA portable
@@ -76,11 +76,19 @@ struct kernels {
   void (*merge_chunks)(const attention_call&, const attention_plan&, const unit&, std::int32_t head, float* partials);
 };
 
+/// Whether an instruction set has sums of products of pairs of an element, without the matrix unit.
+template <element Element>
+[[nodiscard]] constexpr bool has_pair_products(instruction_set set) noexcept {
+  return (set == instruction_set::avx512_vnni && std::same_as<Element, int8>) ||
+         (set == instruction_set::avx512_bf16 && (std::same_as<Element, int8> || std::same_as<Element, bfloat16>));
+}
+
 template <element Element>
 [[nodiscard]] kernels kernels_for(instruction_set set) noexcept {
   switch (set) {
 #if defined(PAGEDKV_WIDE_VECTORS)
     case instruction_set::amx:
+    case instruction_set::avx512_bf16:
     case instruction_set::avx512_vnni:
     case instruction_set::avx512: return {avx512::run_piece<Element>, avx512::merge_chunks};
     case instruction_set::avx2: return {avx2::run_piece<Element>, avx2::merge_chunks};

@@ -6,7 +6,7 @@
 #include <pagedkv/host/attention/rows.inl>
 #include <pagedkv/host/attention/results.inl>
 #include <pagedkv/host/attention/matrix.inl>
-#include <pagedkv/host/attention/integers.inl>
+#include <pagedkv/host/attention/pairs.inl>
 #include <pagedkv/host/attention/panels.inl>
 #include <pagedkv/host/attention/tiles.inl>
 #include <pagedkv/host/attention/worker.inl>

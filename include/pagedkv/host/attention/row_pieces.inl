@@ -47,34 +47,22 @@ class row_worker : private worker {
   }
 
   PAGEDKV_NOINLINE void load_queries(std::int32_t head) {
-    const auto factor = score_factor(head);
+    factor_ = score_factor(head);
+    for (auto row = std::int64_t{0}; row <= num_rows_; ++row) {
+      load_query(head, std::min(row, num_rows_ - 1), dim_, queries(head) + row * dim_);
+    }
+    if (multiplies_pairs()) {
+      lay_out_queries_for(head, true);
+    }
     for (auto row = std::int64_t{0}; row <= num_rows_; ++row) {
       auto* const numbers = queries(head) + row * dim_;
-      load_query(head, std::min(row, num_rows_ - 1), dim_, numbers);
-      scale_row(numbers, dim_, factor);
+      scale_row(numbers, dim_, factor_);
       if (sorts_pairs()) {
         sort_pairs(numbers, call_.view.head_dim);
       }
     }
-    if constexpr (fits_matrices<Element>) {
-      const auto as_integers = multiplies_integers();
-      const auto laid_out = as_integers || multiplies_matrices();
-      for (auto row = std::int64_t{0}; row < num_rows_ && laid_out; row += rows_in_set(num_rows_ - row)) {
-        auto set = row_set{};
-        set.num_rows = rows_in_set(num_rows_ - row);
-        set.first_row = row;
-        set.stride = dim_;
-        place(set, head);
-        with_rows(set.num_rows, [&](auto rows) {
-          if constexpr (fits_integers<Element>) {
-            if (as_integers) {
-              lay_out_integer_queries<Element, decltype(rows)::value>(set, call_.view.head_dim);
-              return;
-            }
-          }
-          lay_out_queries<Element, decltype(rows)::value>(set, call_.view.head_dim);
-        });
-      }
+    if (multiplies_matrices()) {
+      lay_out_queries_for(head, false);
     }
   }
 
@@ -160,9 +148,31 @@ class row_worker : private worker {
     return call_.has_matrix_unit && num_rows_ >= rows_for_matrices<Element> && has_whole_rows();
   }
 
-  /// Whether all products are those of integers.
-  [[nodiscard]] PAGEDKV_INLINE bool multiplies_integers() const {
-    return fits_integers<Element> && call_.has_integer_products && has_whole_rows();
+  /// Whether products are those of pairs, in tiles of which every row sees all tokens, and of int8 in every tile.
+  [[nodiscard]] PAGEDKV_INLINE bool multiplies_pairs() const {
+    return fits_pairs<Element> && call_.has_pair_products && num_rows_ >= rows_for_pairs<Element> && has_whole_rows();
+  }
+
+  /// Lays out the queries of a KV head a second time, for other products than those of float32.
+  PAGEDKV_NOINLINE void lay_out_queries_for(std::int32_t head, bool as_pairs) {
+    if constexpr (fits_matrices<Element>) {
+      for (auto row = std::int64_t{0}; row < num_rows_; row += rows_in_set(num_rows_ - row)) {
+        auto set = row_set{};
+        set.num_rows = rows_in_set(num_rows_ - row);
+        set.first_row = row;
+        set.stride = dim_;
+        place(set, head);
+        with_rows(set.num_rows, [&](auto rows) {
+          constexpr auto num_rows = decltype(rows)::value;
+          if (as_pairs) {
+            const auto is_exact = lay_out_query_pairs<Element, num_rows>(set, call_.view.head_dim, factor_);
+            needs_two_parts_ = needs_two_parts_ || !is_exact;
+          } else {
+            lay_out_queries<Element, num_rows>(set, call_.view.head_dim);
+          }
+        });
+      }
+    }
   }
 
   /// Whether tiles are not decoded first.
@@ -180,12 +190,13 @@ class row_worker : private worker {
     matrix_buffer buffers[fits_matrices<Element> ? most_sets : 1];
     const auto buffer_of = [&](int set) -> matrix_buffer& { return buffers[fits_matrices<Element> ? set : 0]; };
     const auto num_sets = describe_sets(t, sets);
-    const auto as_matrices = fits_matrices<Element> && multiplies_matrices() &&
-                             std::all_of(sets, sets + num_sets, [](const row_set& set) { return set.all_seen; });
+    const auto all_seen = std::all_of(sets, sets + num_sets, [](const row_set& set) { return set.all_seen; });
+    const auto as_matrices = fits_matrices<Element> && multiplies_matrices() && all_seen;
     fetch_queue ahead;
     const auto together = heads_together<Element>(call_, piece_);
-    const auto as_integers = multiplies_integers();
-    const auto in_strips = num_rows_ > most_queue_rows && !as_matrices && !as_integers;
+    const auto as_pairs = multiplies_pairs() && (all_seen || std::same_as<Element, int8>);
+    const auto in_strips = num_rows_ > most_queue_rows && !call_.follows_reads && !as_matrices && !as_pairs;
+    const auto reads_ahead = call_.follows_reads && num_rows_ <= most_queue_rows && !as_matrices && !as_pairs;
     auto* const queue = in_strips ? nullptr : &ahead;
     for (auto head = 0; head < piece_.num_heads && num_sets != 0; ++head) {
       float key_scales[tile_tokens];
@@ -201,14 +212,15 @@ class row_worker : private worker {
       }
       for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
         set_ahead(t, queue, where, next, head, ++index);
-        if (as_integers) {
-          widen_strip(t, first);
+        if (reads_ahead) {
+          read_rows(strip_ahead(call_, piece_, where, next, head, index));
         }
+        const auto keys = as_pairs ? keys_in_pairs(t, first) : key_matrix{};
         for (auto i = 0; i < num_sets; ++i) {
           place(sets[i], head);
           const auto range = token_range{first, std::min(t.num_tokens, first + strip_tokens)};
-          if (as_integers) {
-            multiply_integers(sets[i], t, range);
+          if (as_pairs) {
+            multiply_pairs(sets[i], t, first, keys);
           } else {
             multiply_strip(sets[i], t, range, buffer_of(i), as_matrices);
           }
@@ -221,15 +233,19 @@ class row_worker : private worker {
         place(sets[i], head);
         if (as_matrices) {
           weigh_matrices(sets[i], t, buffer_of(i));
-        } else if (as_integers) {
-          add_integers_of(sets[i], t, buffer_of(i));
-          t.ahead = nullptr;
         } else {
           weigh(sets[i], t);
         }
+        if (as_pairs) {
+          add_pairs_of(sets[i], t, buffer_of(i));
+          t.ahead = nullptr;
+        }
       }
-      for (auto first = 0; first < t.num_tokens && !as_integers; first += strip_tokens) {
+      for (auto first = 0; first < t.num_tokens && !as_pairs; first += strip_tokens) {
         set_ahead(t, queue, where, next, head, ++index);
+        if (reads_ahead) {
+          read_rows(strip_ahead(call_, piece_, where, next, head, index));
+        }
         const auto range = token_range{first, std::min(t.num_tokens, first + strip_tokens)};
         if (as_matrices) {
           lay_out_strip(t, range);
@@ -276,31 +292,31 @@ class row_worker : private worker {
     multiply<Element>(set, t, range);
   }
 
-  PAGEDKV_INLINE void widen_strip(const tile& t, std::int64_t first) {
-    if constexpr (fits_integers<Element>) {
-      widen_keys<Element>(t, first, reinterpret_cast<std::int16_t*>(tile_));
+  [[nodiscard]] PAGEDKV_INLINE key_matrix keys_in_pairs(const tile& t, std::int64_t first) {
+    if constexpr (fits_pairs<Element>) {
+      return find_key_pairs<Element>(t, first, reinterpret_cast<std::byte*>(tile_));
+    } else {
+      return {};
     }
   }
 
-  PAGEDKV_INLINE void multiply_integers(const row_set& set, const tile& t, token_range range) {
-    if constexpr (fits_integers<Element>) {
-      const auto* const keys = reinterpret_cast<const std::int16_t*>(tile_);
+  PAGEDKV_INLINE void multiply_pairs(const row_set& set, const tile& t, std::int64_t first, key_matrix keys) {
+    if constexpr (fits_pairs<Element>) {
       with_rows(set.num_rows, [&](auto rows) {
-        multiply_integer_keys<Element, decltype(rows)::value>(set, t, range.begin, keys);
+        constexpr auto num_rows = decltype(rows)::value;
+        if (needs_two_parts_ && !std::same_as<Element, int8>) {
+          multiply_key_pairs<Element, num_rows, 2>(set, t, first, keys, factor_);
+        } else {
+          multiply_key_pairs<Element, num_rows, 1>(set, t, first, keys, factor_);
+        }
       });
     }
   }
 
-  /// Weighs the scores of a tile, and adds its values. Prefetches as much in each phase as its time allows.
-  PAGEDKV_INLINE void add_integers_of(const row_set& set, const tile& t, matrix_buffer& buffer) {
-    if constexpr (fits_integers<Element>) {
-      constexpr auto rows_each = 8;
-      fetch_next(t, t.dim * size_of<Element>, rows_each);
-      weigh(set, t);
-      fetch_next(t, t.dim * size_of<Element>, rows_each);
+  PAGEDKV_INLINE void add_pairs_of(const row_set& set, const tile& t, matrix_buffer& buffer) {
+    if constexpr (fits_pairs<Element>) {
       with_rows(set.num_rows, [&](auto rows) { round_weights<Element, decltype(rows)::value>(set, t, buffer); });
-      fetch_next(t, t.dim * size_of<Element>, rows_each);
-      with_rows(set.num_rows, [&](auto rows) { add_integers<Element, decltype(rows)::value>(set, t, buffer); });
+      with_rows(set.num_rows, [&](auto rows) { add_value_pairs<Element, decltype(rows)::value>(set, t, buffer); });
     }
   }
 
@@ -467,6 +483,8 @@ class row_worker : private worker {
     }
   }
 
+  bool needs_two_parts_ = false;  // since queries are no numbers of bfloat16
+  float factor_ = 0;              // of products; one for all KV heads without static scales
   std::int32_t shaped_for_ = 0;  // rows that the matrix registers have shapes for, if any
 };
 

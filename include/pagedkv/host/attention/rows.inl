@@ -5,7 +5,7 @@ namespace pagedkv::host::attention::PAGEDKV_ISA {
 
 inline constexpr auto most_rows = 8;                    // rows in a set
 inline constexpr auto most_sums = lanes >= 16 ? 16 : 8;  // vectors kept in registers
-inline constexpr auto most_queue_rows = 2;              // with more, strips are prefetched
+inline constexpr auto most_queue_rows = 2;              // with more, strips are prefetched, but on AMD's processors
 inline constexpr auto most_together = 4;                // tokens whose keys are multiplied at once
 
 /// A tile: the addresses of the tokens' keys and values, for one KV head. Tokens are padded to a multiple of 16 with
@@ -96,15 +96,10 @@ PAGEDKV_INLINE void multiply_tokens(const row_set& set, const tile& t, std::int3
   PAGEDKV_UNROLL for (auto i = 0; i < Count; ++i) { keys[i] = t.keys + t.offsets[token + i]; }
   PAGEDKV_UNROLL for (auto i = 0; i < Rows * Count; ++i) { sums[i] = floats{}; }
   auto d = 0;
-  const std::byte* due = nullptr;
-  if constexpr (Rows <= most_queue_rows) {
-    due = t.ahead == nullptr ? nullptr : t.ahead->take(Count * t.dim * size_of<Element>);
-  }
+  const auto* due = t.ahead == nullptr ? nullptr : t.ahead->take(Count * t.dim * size_of<Element>);
   for (; d + vectors * lanes <= t.dim; d += vectors * lanes) {
     multiply_vectors<Element, Rows, Count, vectors>(set, keys, d, sums);
-    if constexpr (Rows <= most_queue_rows) {
-      due = fetch_lines<Count * vectors * lanes * size_of<Element>>(due);
-    }
+    due = fetch_lines<Count * vectors * lanes * size_of<Element>>(due);
   }
   for (; d < t.dim; d += lanes) {
     multiply_vectors<Element, Rows, Count, 1>(set, keys, d, sums);
@@ -278,8 +273,7 @@ PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* wei
   auto due = range.size() * (d / (Chunk * lanes)) / num_passes;
   auto wait = 0;
   for (auto token = range.begin; token < range.end; ++token) {
-    const auto in_queue = Rows <= most_queue_rows && t.ahead != nullptr;
-    if (in_queue) {
+    if (t.ahead != nullptr) {
       fetch_lines<each>(t.ahead->take(each));
     } else if (wait == 0) {
       fetch_ahead(t.next, t.later, due, due + 1);

@@ -3,8 +3,6 @@
 
 namespace pagedkv::host::attention::PAGEDKV_ISA {
 
-inline constexpr auto strip_tokens = 16;
-
 /// A tile of a sequence, in every KV head.
 template <class Element>
 struct tile_of_blocks {
