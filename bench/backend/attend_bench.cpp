@@ -15,12 +15,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <iterator>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <stdexcept>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -209,12 +211,16 @@ class workload {
   std::vector<typename Query::storage> output_;
 };
 
+/// Of the queries that an engine has beside keys of an element.
+template <class Element>
+using query_of = std::conditional_t<std::same_as<Element, bfloat16> || std::same_as<Element, float16>, Element, float32>;
+
 /// `share_of_read`: share of the rate at which all cores read.
 template <class Element, class Layout>
 void decode(benchmark::State& state) {
   auto shape = batch_shape{};
   shape.group_size = static_cast<std::int32_t>(state.range(0));
-  auto work = workload<Element, Layout>(shape);
+  auto work = workload<Element, Layout, query_of<Element>>(shape);
   auto fastest = 1e9;
   auto fastest_read = 1e9;
   for (auto _ : state) {

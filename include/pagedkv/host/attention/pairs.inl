@@ -209,23 +209,23 @@ PAGEDKV_PAIRS_NOINLINE void round_weights(const row_set& set, const tile& t, mat
   PAGEDKV_UNROLL for (auto r = 0; r < Rows; ++r) { buffer.steps[r] = steps[r * tokens]; }
 }
 
-/// The number of a line whose sum is at a place of a row's sums, which are sorted where the row's numbers are.
-template <class Element>
+/// The number of a line whose sum is at a place of a row's sums, which are in order, or as `sort_pairs` sorts them.
+template <bool Sorted>
 constexpr int number_at(int place) {
-  return sorts_numbers<Element> ? place % lanes * 2 + place / lanes : place;
+  return Sorted ? place % lanes * 2 + place / lanes : place;
 }
 
 /// From the sums of interleaved lines: the first or second 16 of a row's sums.
-template <class Element, int Second, int... Lane>
-PAGEDKV_INLINE floats in_order(pair_sums<Element> low, pair_sums<Element> high, std::integer_sequence<int, Lane...>) {
+template <bool Sorted, int Second, class Sums, int... Lane>
+PAGEDKV_INLINE floats take_sums(Sums low, Sums high, std::integer_sequence<int, Lane...>) {
   constexpr auto source = [](int number) { return number / 8 * 4 + number % 4 + number / 4 % 2 * lanes; };
-  const auto sums = __builtin_shufflevector(low, high, source(number_at<Element>(Second * lanes + Lane))...);
+  const auto sums = __builtin_shufflevector(low, high, source(number_at<Sorted>(Second * lanes + Lane))...);
   return __builtin_convertvector(sums, floats);
 }
 
 /// Adds the weighted values of a tile to `Count` lines of the sums of each row. Prefetches a line for each line of
 /// values.
-template <class Element, int Rows, int Count>
+template <class Element, int Rows, int Count, bool Sorted>
 PAGEDKV_PAIRS_INLINE void add_value_lines(const row_set& set, const tile& t, const matrix_buffer& buffer,
                                           std::int32_t d) {
   constexpr auto tokens = lanes / Rows;
@@ -263,21 +263,21 @@ PAGEDKV_PAIRS_INLINE void add_value_lines(const row_set& set, const tile& t, con
   PAGEDKV_UNROLL for (auto i = 0; i < Rows * Count; ++i) {
     auto* const sums = set.sums + i / Count * set.sum_stride + d + i % Count * numbers_of_line;
     const auto steps = buffer.steps[i / Count];
-    write_floats(sums, read_floats(sums) + in_order<Element, 0>(low[i], high[i], lane) * steps);
-    write_floats(sums + lanes, read_floats(sums + lanes) + in_order<Element, 1>(low[i], high[i], lane) * steps);
+    write_floats(sums, read_floats(sums) + take_sums<Sorted, 0>(low[i], high[i], lane) * steps);
+    write_floats(sums + lanes, read_floats(sums + lanes) + take_sums<Sorted, 1>(low[i], high[i], lane) * steps);
   }
 }
 
 /// Adds the weighted values of a tile to the sums.
-template <class Element, int Rows>
+template <class Element, int Rows, bool Sorted>
 PAGEDKV_PAIRS_NOINLINE void add_value_pairs(const row_set& set, const tile& t, const matrix_buffer& buffer) {
   constexpr auto together = std::min(most_lines, most_sums / 2 / Rows);
   auto d = 0;
   for (; d + together * numbers_of_line <= t.value_dim; d += together * numbers_of_line) {
-    add_value_lines<Element, Rows, together>(set, t, buffer, d);
+    add_value_lines<Element, Rows, together, Sorted>(set, t, buffer, d);
   }
   for (; d < t.value_dim; d += numbers_of_line) {
-    add_value_lines<Element, Rows, 1>(set, t, buffer, d);
+    add_value_lines<Element, Rows, 1, Sorted>(set, t, buffer, d);
   }
 }
 

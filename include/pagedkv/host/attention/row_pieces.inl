@@ -78,6 +78,12 @@ class row_worker : private worker {
 
   PAGEDKV_NOINLINE void attend_tile(const tile_of_blocks<Element>& where, const tile_of_blocks<Element>& next) {
     auto t = where.describe(call_);
+    if (multiplies_pairs() && num_rows_ >= rows_to_decode_for) {
+      for (auto head = 0; head < piece_.num_heads; ++head) {
+        attend_many_pairs(where, t, head);
+      }
+      return;
+    }
     if (!reads_directly()) {
       for (auto head = 0; head < piece_.num_heads; ++head) {
         attend_decoded(where, t, head);
@@ -135,17 +141,17 @@ class row_worker : private worker {
     return scores(head) + (num_rows_ + 1) * tile_tokens;
   }
 
-  /// Whether rows are few, and keys and values whole rows of matrix registers.
+  /// Whether keys and values are whole rows of matrix registers.
   [[nodiscard]] PAGEDKV_INLINE bool has_whole_rows() const {
     constexpr auto multiple = matrix_row / size_of<Element>;
-    return reads_directly() && num_rows_ < rows_to_decode_for &&
-           call_.view.head_dim <= most_dim_for_matrices<Element> && call_.view.head_dim % multiple == 0 &&
+    return call_.view.head_dim <= most_dim_for_matrices<Element> && call_.view.head_dim % multiple == 0 &&
            call_.view.dim_of_values() % multiple == 0;
   }
 
   /// Whether the matrix unit processes tiles of which every row sees all tokens.
   [[nodiscard]] PAGEDKV_INLINE bool multiplies_matrices() const {
-    return call_.has_matrix_unit && num_rows_ >= rows_for_matrices<Element> && has_whole_rows();
+    return call_.has_matrix_unit && num_rows_ >= rows_for_matrices<Element> && num_rows_ < rows_to_decode_for &&
+           has_whole_rows();
   }
 
   /// Whether products are those of pairs, in tiles of which every row sees all tokens, and of int8 in every tile.
@@ -175,6 +181,11 @@ class row_worker : private worker {
     }
   }
 
+  /// Whether strips, which are contiguous, are read ahead of the computation.
+  [[nodiscard]] PAGEDKV_INLINE bool reads_strips_ahead() const {
+    return call_.follows_reads && num_rows_ <= most_queue_rows && call_.view.token_stride == call_.view.head_dim;
+  }
+
   /// Whether tiles are not decoded first.
   [[nodiscard]] PAGEDKV_INLINE bool reads_directly() const {
     const auto whole_vectors = call_.view.head_dim % lanes == 0 && call_.view.dim_of_values() % lanes == 0;
@@ -196,7 +207,7 @@ class row_worker : private worker {
     const auto together = heads_together<Element>(call_, piece_);
     const auto as_pairs = multiplies_pairs() && (all_seen || std::same_as<Element, int8>);
     const auto in_strips = num_rows_ > most_queue_rows && !call_.follows_reads && !as_matrices && !as_pairs;
-    const auto reads_ahead = call_.follows_reads && num_rows_ <= most_queue_rows && !as_matrices && !as_pairs;
+    const auto reads_ahead = reads_strips_ahead() && !as_matrices && !as_pairs;
     auto* const queue = in_strips ? nullptr : &ahead;
     for (auto head = 0; head < piece_.num_heads && num_sets != 0; ++head) {
       float key_scales[tile_tokens];
@@ -237,7 +248,7 @@ class row_worker : private worker {
           weigh(sets[i], t);
         }
         if (as_pairs) {
-          add_pairs_of(sets[i], t, buffer_of(i));
+          add_pairs_of<sorts_numbers<Element>>(sets[i], t, buffer_of(i));
           t.ahead = nullptr;
         }
       }
@@ -294,7 +305,7 @@ class row_worker : private worker {
 
   [[nodiscard]] PAGEDKV_INLINE key_matrix keys_in_pairs(const tile& t, std::int64_t first) {
     if constexpr (fits_pairs<Element>) {
-      return find_key_pairs<Element>(t, first, reinterpret_cast<std::byte*>(tile_));
+      return find_key_pairs<Element>(t, first, reinterpret_cast<std::byte*>(tile_ + first * dim_));
     } else {
       return {};
     }
@@ -313,10 +324,13 @@ class row_worker : private worker {
     }
   }
 
+  template <bool Sorted>
   PAGEDKV_INLINE void add_pairs_of(const row_set& set, const tile& t, matrix_buffer& buffer) {
     if constexpr (fits_pairs<Element>) {
       with_rows(set.num_rows, [&](auto rows) { round_weights<Element, decltype(rows)::value>(set, t, buffer); });
-      with_rows(set.num_rows, [&](auto rows) { add_value_pairs<Element, decltype(rows)::value>(set, t, buffer); });
+      with_rows(set.num_rows, [&](auto rows) {
+        add_value_pairs<Element, decltype(rows)::value, Sorted>(set, t, buffer);
+      });
     }
   }
 
@@ -359,8 +373,43 @@ class row_worker : private worker {
     }
   }
 
-  /// Applies the scales.
-  PAGEDKV_NOINLINE void attend_decoded(const tile_of_blocks<Element>& where, tile t, std::int32_t head) {
+  /// Processes a tile for many rows: decoded for the sets with rows that do not see all of it, else in pairs.
+  PAGEDKV_NOINLINE void attend_many_pairs(const tile_of_blocks<Element>& where, tile t, std::int32_t head) {
+    if constexpr (fits_pairs<Element>) {
+      float key_scales[tile_tokens];
+      float value_scales[tile_tokens];
+      where.read_scales(call_, piece_.first_head + head, t, key_scales, value_scales);
+      t.keys = where.keys_of(call_, piece_.first_head + head);
+      t.values = where.values_of(call_, piece_.first_head + head);
+      key_matrix keys[tile_tokens / strip_tokens];
+      for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
+        keys[first / strip_tokens] = keys_in_pairs(t, first);
+      }
+      auto are_all_seen = true;
+      auto set = row_set{};
+      matrix_buffer buffer;
+      for (auto row = std::int64_t{0}, i = std::int64_t{0}; row < num_rows_; row += set.num_rows, ++i) {
+        const auto any = describe(set, t, row, i);
+        if (!set.all_seen && !std::same_as<Element, int8>) {
+          are_all_seen = false;
+        } else if (any) {
+          place(set, head);
+          for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
+            multiply_pairs(set, t, first, keys[first / strip_tokens]);
+          }
+          weigh(set, t);
+          add_pairs_of<false>(set, t, buffer);
+        }
+      }
+      if (!are_all_seen) {
+        attend_decoded(where, where.describe(call_), head, true);
+      }
+    }
+  }
+
+  /// Applies the scales. Perhaps only for sets with rows that do not see all of the tile.
+  PAGEDKV_NOINLINE void attend_decoded(const tile_of_blocks<Element>& where, tile t, std::int32_t head,
+                                       bool only_unseen = false) {
     auto* const values = tile_ + tile_tokens * dim_;
     const auto& view = call_.view;
     float key_scales[tile_tokens];
@@ -386,16 +435,16 @@ class row_worker : private worker {
     t.key_scales = t.value_scales = nullptr;
     t.dim = dim_;
     t.value_dim = latent ? t.value_dim : value_dim_;
-    attend_sets<float32>(t, head);
+    attend_sets<float32>(t, head, only_unseen);
   }
 
   /// Processes a tile in one KV head.
   template <class Stored>
-  PAGEDKV_INLINE void attend_sets(const tile& t, std::int32_t head) {
+  PAGEDKV_INLINE void attend_sets(const tile& t, std::int32_t head, bool only_unseen = false) {
     auto set = row_set{};
     const auto whole = token_range{0, t.num_tokens};
     for (auto row = std::int64_t{0}, i = std::int64_t{0}; row < num_rows_; row += set.num_rows, ++i) {
-      if (describe(set, t, row, i)) {
+      if (describe(set, t, row, i) && !(only_unseen && set.all_seen)) {
         place(set, head);
         multiply<Stored>(set, t, whole);
         weigh(set, t);
