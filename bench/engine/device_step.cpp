@@ -133,7 +133,7 @@ struct figures {
 
 /// Decodes `num_sequences` sequences at once, with the prompts behind them.
 [[nodiscard]] figures measure_steps(device::model<bfloat16>& with, std::size_t num_sequences) {
-  const auto served = device::make_engine(with, sizes_for(num_sequences), "random");
+  const auto served = device::make_engine(with, sizes_for(num_sequences));
   auto samples = std::vector<const sample*>{};
   auto options = generation_options{};
   options.max_tokens = 2 * num_steps + 40;

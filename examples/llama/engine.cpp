@@ -22,7 +22,7 @@ template <class Cache>
 }  // namespace
 
 std::unique_ptr<engine> make_engine(model& with, const engine_sizes& sizes, stored_as stored, const tier_sizes& tiers) {
-  if (tiers.host_blocks > 0 || !tiers.file.empty() || !tiers.remote.empty()) {
+  if (tiers.any()) {
     return make_tiered_engine(with, sizes, stored, tiers);
   }
   if (stored == stored_as::float32 && with.config().attends_to_all()) {

@@ -48,6 +48,8 @@ struct tier_sizes {
   std::int64_t file_bytes = std::int64_t{1} << 30;
   std::string remote = {};  // the URL of a store of Redis' kind that processes share; empty: none
   std::string model = {};   // the name of the model: records and sessions of another name are not found
+
+  [[nodiscard]] bool any() const noexcept { return host_blocks > 0 || !file.empty() || !remote.empty(); }
 };
 
 struct generation_options {

@@ -83,6 +83,16 @@ struct passes_over {
   using host_allocator = pagedkv::host_allocator;
 };
 
+/// The stream of a model's passes, on which its engine's cache copies.
+template <class Cache, class Model>
+[[nodiscard]] typename Cache::stream stream_of(const Model& with) {
+  if constexpr (requires { with.stream(); }) {
+    return with.stream();
+  } else {
+    return {};
+  }
+}
+
 /// An engine over one kind of cache.
 ///
 /// The step's order: running requests commit what the step before computed and append their last token, in one call, so
@@ -104,27 +114,28 @@ class engine_of final : public engine {
   using options_of_session = pagedkv::session_options<typename passes_over<Cache>::host_allocator>;
   using stream = typename Cache::stream;
 
-  /// `name`: of the model, in sessions. Blocks are copied on the stream.
-  engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache, std::string name, stream on = {})
+  /// `name`: of the model, in sessions.
+  engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache, std::string name)
       : model_(with),
         sizes_(sizes),
         name_(std::move(name)),
         owned_cache_(std::move(cache)),
-        stream_(on),
         requests_(cache_, {.max_open = 1 << 20}),  // more than clients that wait
-        passes_{pass{memory_type(cache_, with.config(), limits_of(sizes), on)},
-                pass{memory_type(cache_, with.config(), limits_of(sizes), on)}} {}
+        passes_{pass{memory_type(cache_, with.config(), limits_of(sizes), stream_)},
+                pass{memory_type(cache_, with.config(), limits_of(sizes), stream_)}} {}
 
   engine_of(const engine_of&) = delete;
   engine_of& operator=(const engine_of&) = delete;
 
-  /// Waits until tiers have what they are to keep.
+  /// Waits until tiers have what they are to keep, but for a device that has failed: nothing leaves it any more.
   ~engine_of() override {
     if (predictions_.valid()) {
       predictions_.wait();
     }
     if constexpr (has_tiers<Cache>) {
-      cache_.wait_idle();
+      while (cache_.backend().synchronize(stream_) &&
+             !cache_.wait_idle(clock::now() + std::chrono::milliseconds(100))) {
+      }
     }
   }
 
@@ -450,7 +461,7 @@ class engine_of final : public engine {
     if constexpr (has_tiers<Cache>) {
       if (r.is_loading && timed(cache_)->poll(r.sequence).done()) {
         r.is_loading = false;
-        const auto settled = timed(cache_)->settle(r.sequence).value();
+        const auto settled = timed(cache_)->settle(r.sequence, stream_).value();
         timed(cache_)->truncate(r.sequence, settled).value();  // the rest is computed, as the budget allows
         statistics_.cached_tokens += settled - r.computed;
         r.num_cached_tokens += r.answer().empty() ? settled - r.computed : 0;
@@ -465,6 +476,7 @@ class engine_of final : public engine {
     const auto found = std::ranges::find_if(running_, [](const row* each) { return each->is_loading; });
     if constexpr (has_tiers<Cache>) {
       if (found != running_.end()) {
+        cache_.backend().synchronize(stream_).value();  // loads begin behind copies that a device makes
         cache_.wait((*found)->sequence, clock::now() + std::chrono::milliseconds(5));
       }
     }
@@ -868,7 +880,7 @@ class engine_of final : public engine {
   std::string name_;
   std::unique_ptr<Cache> owned_cache_;
   Cache& cache_ = *owned_cache_;
-  stream stream_;
+  stream stream_ = stream_of<Cache>(model_);
   pagedkv::request_tracker<Cache> requests_;
   std::ptrdiff_t num_groups_ =
       std::ranges::count_if(model_.config().groups().all(), &pagedkv::group_config::holds_tokens);

@@ -2,15 +2,14 @@
 #include "model_passes.hpp"
 
 #include <memory>
-#include <string>
-#include <utility>
 
 namespace llama::device {
 
 template class model<pagedkv::bfloat16>;
 
-std::unique_ptr<engine> make_engine(model<pagedkv::bfloat16>& with, const engine_sizes& sizes, std::string name) {
-  return make_engine_for(with, sizes, std::move(name));
+std::unique_ptr<engine> make_engine(model<pagedkv::bfloat16>& with, const engine_sizes& sizes,
+                                    const tier_sizes& tiers) {
+  return make_engine_for(with, sizes, tiers);
 }
 
 }  // namespace llama::device

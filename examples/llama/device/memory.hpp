@@ -82,9 +82,8 @@ struct step_inputs {
 template <class Element>
 class group_rows {
  public:
-  using cache_type = device_cache<Element>;
-
-  group_rows(const cache_type& cache, std::size_t group, const model_config& config, const step_limits& limits)
+  template <class Cache>
+  group_rows(const Cache& cache, std::size_t group, const model_config& config, const step_limits& limits)
       : group_(group),
         inputs_{cache.view(group), static_cast<std::int32_t>(cache.config().groups[group].window)},
         tables_(limits.max_rows, most_blocks(cache, group, config, limits)),
@@ -97,7 +96,8 @@ class group_rows {
                  .max_query_tokens = static_cast<std::int32_t>(limits.max_tokens)}) {}
 
   /// Finds the rows of a step, and enqueues the copy of where they lie.
-  [[nodiscard]] pagedkv::result<void> prepare(cache_type& cache, const step_tokens& step,
+  template <class Cache>
+  [[nodiscard]] pagedkv::result<void> prepare(Cache& cache, const step_tokens& step,
                                               std::span<const pagedkv::sequence_id> ids, bool decodes,
                                               runtime::stream stream) {
     const auto updated = cache.update(tables_, ids, group_, 1);  // with a token that the step before is to choose
@@ -129,7 +129,8 @@ class group_rows {
 
  private:
   /// Entries of block tables: a row has a block at most once, and tables of windows leave out those that were released.
-  [[nodiscard]] static std::size_t most_blocks(const cache_type& cache, std::size_t group, const model_config& config,
+  template <class Cache>
+  [[nodiscard]] static std::size_t most_blocks(const Cache& cache, std::size_t group, const model_config& config,
                                                const step_limits& limits) {
     const auto of_context = config.context / cache.view(group).block_size + 2;
     return limits.max_rows * static_cast<std::size_t>(std::min(of_context, cache.config().capacity()));
@@ -144,52 +145,10 @@ class group_rows {
   step_plan<Element> chunks_;
 };
 
-/// Where the rows of a step lie in a cache of a device. Its arrays have fixed addresses, so that recorded work of one
-/// step serves later ones.
+/// The arrays of a step, at fixed addresses, so that recorded work of one step serves later ones.
 template <class Element>
-class paged_memory {
+class step_memory {
  public:
-  using cache_type = device_cache<Element>;
-  static constexpr bool takes_trees = false;
-
-  paged_memory(cache_type& cache, const model_config& config, const step_limits& limits, runtime::stream stream)
-      : cache_(cache),
-        stream_(stream),
-        tokens_(limits.max_tokens),
-        starts_(limits.max_rows + 1),
-        positions_(limits.max_tokens),
-        wanted_(limits.max_wanted),
-        states_(num_states(cache) * limits.max_rows) {
-    const auto& groups = cache.config().groups;
-    for (auto g = std::size_t{0}; g < groups.size(); ++g) {
-      if (groups[g].holds_tokens()) {
-        groups_.emplace_back(cache, g, config, limits);
-      }
-    }
-  }
-
-  /// Finds where the rows of a step lie: the tokens of row i are the last ones of sequence `ids[i]`. Enqueues the copy of
-  /// this to the device, behind the step that it computes.
-  [[nodiscard]] pagedkv::result<void> prepare(const step_tokens& step, std::span<const pagedkv::sequence_id> ids) {
-    decodes_ = step.tokens.size() == ids.size() && step.wanted.size() == ids.size();
-    for (auto& group : groups_) {
-      if (const auto prepared = group.prepare(cache_, step, ids, decodes_, stream_); !prepared) {
-        return prepared;
-      }
-    }
-    if (const auto found = find_states(ids); !found) {
-      return found;
-    }
-    starts_.assign(step.starts);
-    positions_.assign(step.positions);
-    wanted_.assign(step.wanted);
-    starts_.upload(stream_);
-    positions_.upload(stream_);
-    wanted_.upload(stream_);
-    states_.upload(stream_);
-    return {};
-  }
-
   /// Enqueues the copy of the tokens, which may be known later than the rest.
   [[nodiscard]] step_inputs upload(const step_tokens& step) {
     tokens_.assign(step.tokens);
@@ -214,39 +173,79 @@ class paged_memory {
   /// Work that was recorded for steps that decode, by their rows.
   [[nodiscard]] std::map<std::size_t, recorded_work>& recorded() noexcept { return recorded_; }
 
+ protected:
+  template <class Cache>
+  step_memory(const Cache& cache, const model_config& config, const step_limits& limits, runtime::stream stream)
+      : stream_(stream),
+        tokens_(limits.max_tokens),
+        starts_(limits.max_rows + 1),
+        positions_(limits.max_tokens),
+        wanted_(limits.max_wanted),
+        states_(num_states(cache) * limits.max_rows) {
+    const auto& groups = cache.config().groups;
+    for (auto g = std::size_t{0}; g < groups.size(); ++g) {
+      if (groups[g].holds_tokens()) {
+        groups_.emplace_back(cache, g, config, limits);
+      }
+    }
+  }
+
+  template <class Cache>
+  [[nodiscard]] pagedkv::result<void> prepare_in(Cache& cache, const step_tokens& step,
+                                                 std::span<const pagedkv::sequence_id> ids) {
+    decodes_ = step.tokens.size() == ids.size() && step.wanted.size() == ids.size();
+    for (auto& group : groups_) {
+      if (const auto prepared = group.prepare(cache, step, ids, decodes_, stream_); !prepared) {
+        return prepared;
+      }
+    }
+    if (const auto found = find_states(cache, ids); !found) {
+      return found;
+    }
+    starts_.assign(step.starts);
+    positions_.assign(step.positions);
+    wanted_.assign(step.wanted);
+    starts_.upload(stream_);
+    positions_.upload(stream_);
+    wanted_.upload(stream_);
+    states_.upload(stream_);
+    return {};
+  }
+
  private:
   /// Layers with a state, whose group is the last one.
-  [[nodiscard]] static std::size_t num_states(const cache_type& cache) {
+  template <class Cache>
+  [[nodiscard]] static std::size_t num_states(const Cache& cache) {
     const auto& last = cache.config().groups.all().back();
     return last.holds_tokens() ? 0 : static_cast<std::size_t>(last.num_layers);
   }
 
-  [[nodiscard]] pagedkv::result<void> find_states(std::span<const pagedkv::sequence_id> ids) {
+  template <class Cache>
+  [[nodiscard]] pagedkv::result<void> find_states(const Cache& cache, std::span<const pagedkv::sequence_id> ids) {
     states_.clear();
-    const auto num_layers = num_states(cache_);
+    const auto num_layers = num_states(cache);
     if (num_layers == 0) {
       return {};
     }
-    const auto group = cache_.config().groups.size() - 1;
+    const auto group = cache.config().groups.size() - 1;
     auto blocks = std::vector<pagedkv::block_id>(num_layers * ids.size());
     for (auto row = std::size_t{0}; row < ids.size(); ++row) {
       const auto of_row = std::span<pagedkv::block_id>(blocks).subspan(row * num_layers, num_layers);
-      if (const auto copied = cache_.block_table(ids[row], of_row, 0, group); !copied) {
+      if (const auto copied = cache.block_table(ids[row], of_row, 0, group); !copied) {
         return copied.error();
       }
     }
-    const auto per_block = static_cast<std::size_t>(cache_.plan().groups[group].parts_per_block);
+    const auto per_block = static_cast<std::size_t>(cache.plan().groups[group].parts_per_block);
     for (auto layer = std::size_t{0}; layer < num_layers; ++layer) {
       for (auto row = std::size_t{0}; row < ids.size(); ++row) {
         const auto block = blocks[row * num_layers + layer / per_block];
         const auto part = static_cast<std::int32_t>(layer % per_block);
-        states_.push_back(reinterpret_cast<float*>(cache_.state_part(group, block, part)));
+        states_.push_back(reinterpret_cast<float*>(cache.state_part(group, block, part)));
       }
     }
     return {};
   }
 
-  cache_type& cache_;
   runtime::stream stream_;
   std::vector<group_rows<Element>> groups_;
   step_array<pagedkv::token> tokens_;
@@ -256,6 +255,25 @@ class paged_memory {
   step_array<float*> states_;
   bool decodes_ = false;
   std::map<std::size_t, recorded_work> recorded_;
+};
+
+/// Where the rows of a step lie in a cache of a device.
+template <class Cache>
+class paged_memory final : public step_memory<typename Cache::element_type> {
+ public:
+  static constexpr bool takes_trees = false;
+
+  paged_memory(Cache& cache, const model_config& config, const step_limits& limits, runtime::stream stream)
+      : step_memory<typename Cache::element_type>(cache, config, limits, stream), cache_(cache) {}
+
+  /// Finds where the rows of a step lie: the tokens of row i are the last ones of sequence `ids[i]`. Enqueues the copy
+  /// of this to the device, behind the step that it computes.
+  [[nodiscard]] pagedkv::result<void> prepare(const step_tokens& step, std::span<const pagedkv::sequence_id> ids) {
+    return this->prepare_in(cache_, step, ids);
+  }
+
+ private:
+  Cache& cache_;
 };
 
 }  // namespace llama::device

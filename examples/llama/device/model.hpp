@@ -91,7 +91,7 @@ class model {
   [[nodiscard]] runtime::stream stream() const noexcept { return stream_.get(); }
 
   /// Enqueues a pass, which reads `of_rows` until it has ended.
-  void begin(const step_tokens& step, paged_memory<Element>& of_rows);
+  void begin(const step_tokens& step, step_memory<Element>& of_rows);
   /// Waits for the pass that began last.
   [[nodiscard]] predictions finish();
 

@@ -56,7 +56,7 @@ device_array<float> model<Element>::make_angles(const rotation& of) const {
 }
 
 template <class Element>
-void model<Element>::begin(const step_tokens& step, paged_memory<Element>& of_rows) {
+void model<Element>::begin(const step_tokens& step, step_memory<Element>& of_rows) {
   const auto inputs = of_rows.upload(step);
   if (of_rows.decodes()) {
     auto& recorded = of_rows.recorded();
