@@ -23,6 +23,7 @@ namespace llama::bench {
   step.positions.resize(step.tokens.size());
   std::iota(step.positions.begin(), step.positions.end(), 0);
   step.starts.push_back(size);
+  step.is_long.assign(step.tokens.size(), with.config().is_long(size));
   step.wanted = step.positions;
   return with_cache(stored, [&]<class Cache>(std::type_identity<Cache>) {
     const auto sizes = engine_sizes{.num_blocks = size + 128, .max_rows = 1, .token_budget = size};

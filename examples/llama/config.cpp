@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numbers>
@@ -88,18 +89,40 @@ float stretch_as_yarn(std::vector<float>& frequencies, const json& from, double 
   return static_cast<float>(optional(from, "attention_factor", usual));
 }
 
+std::string type_of_rotation(const json& from) {
+  return optional(from, "rope_type", optional(from, "type", std::string("default")));
+}
+
+/// LongRoPE, https://arxiv.org/abs/2402.13753: each frequency has a factor, and another one in long texts.
+void stretch_as_longrope(rotation& made, const json& from, const model_config& of) {
+  const auto divided = [&](const char* name) {
+    const auto factors = from.at(name).get<std::vector<float>>();
+    if (factors.size() != made.frequencies.size()) {
+      throw bad_model(std::string("config.json: ") + name + " has not a factor for each pair of numbers turned");
+    }
+    auto quotients = made.frequencies;
+    std::ranges::transform(quotients, factors, quotients.begin(), std::divides{});
+    return quotients;
+  };
+  made.of_long = divided("long_factor");
+  made.frequencies = divided("short_factor");
+  const auto factor = optional(from, "factor", static_cast<double>(of.context) / of.most_of_short);
+  const auto usual = factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(of.most_of_short));
+  made.scale = static_cast<float>(optional(from, "attention_factor", usual));
+}
+
 /// `from`: an object as `rope_parameters` or `rope_scaling` hold it. `turned`: the share of a head where it has none.
-rotation make_rotation(const json& from, double theta, std::int32_t head_dim, double turned) {
+rotation make_rotation(const model_config& of, const json& from, double theta, double turned) {
   turned = optional(from, "partial_rotary_factor", turned);
   if (!(turned > 0 && turned <= 1)) {
     throw bad_model("config.json: partial_rotary_factor is not a share of a head");
   }
-  const auto dim = static_cast<std::int32_t>(head_dim * turned) / 2 * 2;
+  const auto dim = static_cast<std::int32_t>(of.head_dim * turned) / 2 * 2;
   auto made = rotation{};
   for (auto i = 0; i < dim; i += 2) {
     made.frequencies.push_back(static_cast<float>(1 / std::pow(theta, static_cast<double>(i) / dim)));
   }
-  const auto type = optional(from, "rope_type", optional(from, "type", std::string("default")));
+  const auto type = type_of_rotation(from);
   if (type == "linear") {
     const auto factor = from.at("factor").get<float>();
     std::ranges::for_each(made.frequencies, [&](float& frequency) { frequency /= factor; });
@@ -107,11 +130,24 @@ rotation make_rotation(const json& from, double theta, std::int32_t head_dim, do
     stretch_as_llama_3(made.frequencies, from);
   } else if (type == "yarn") {
     made.scale = stretch_as_yarn(made.frequencies, from, theta, dim);
+  } else if (type == "longrope") {
+    stretch_as_longrope(made, from, of);
+  } else if (type == "dynamic") {
+    throw bad_model("config.json: rotary embeddings of type dynamic turn all keys anew with each token of a long text, "
+                    "so that none can be cached");
   } else if (type != "default") {
     throw bad_model("config.json: rotary embeddings of type " + type +
-                    " are not known; default, linear, llama3 and yarn are");
+                    " are not known; default, linear, llama3, yarn and longrope are");
   }
   return made;
+}
+
+void read_length_of_short(model_config& to, const json& chosen, const json& from) {
+  constexpr auto name = "original_max_position_embeddings";
+  if (to.kind == architecture::gemma_3 || to.kind == architecture::bamba) {
+    throw bad_model("config.json: rotary embeddings of type longrope are known for models of Llama's and Qwen's kind");
+  }
+  to.most_of_short = size_of(find(chosen, name) == nullptr ? from : chosen, name);
 }
 
 /// Newer files have `rope_parameters`, by kind of layer where kinds differ; older ones have single members.
@@ -127,17 +163,25 @@ void read_rotations(model_config& to, const json& from) {
   const auto theta = optional(full, "rope_theta", optional(from, "rope_theta", usual));
   // Bamba's published files do not say that half of a head is turned.
   const auto turned = optional(from, "partial_rotary_factor", to.kind == architecture::bamba ? 0.5 : 1.0);
-  to.full_rotation = make_rotation(all == nullptr && scaling != nullptr ? *scaling : full, theta, to.head_dim, turned);
+  const auto& chosen = all == nullptr && scaling != nullptr ? *scaling : full;
+  if (type_of_rotation(chosen) == "longrope") {
+    read_length_of_short(to, chosen, from);
+  }
+  to.full_rotation = make_rotation(to, chosen, theta, turned);
   if (to.has(layer_kind::window)) {
     const auto& local = of_kind("sliding_attention");
     const auto local_theta = optional(local, "rope_theta", optional(from, "rope_local_base_freq", 1e4));
     to.window_rotation =
-        to.kind == architecture::gemma_3 ? make_rotation(local, local_theta, to.head_dim, turned) : to.full_rotation;
+        to.kind == architecture::gemma_3 ? make_rotation(to, local, local_theta, turned) : to.full_rotation;
   }
 }
 
-/// Of Llama's kind; unless its file says otherwise, all layers have a window.
-bool is_mistral(const json& from) { return optional(from, "model_type", std::string()) == "mistral"; }
+/// Of Llama's kind, with a window in all layers: Mistral's unless its file says otherwise, Phi-3's if its file does.
+bool has_window(const json& from) {
+  const auto type = optional(from, "model_type", std::string());
+  const bool is_null = from.contains("sliding_window") && from["sliding_window"].is_null();
+  return (type == "mistral" && !is_null) || (type == "phi3" && find(from, "sliding_window") != nullptr);
+}
 
 std::vector<layer_kind> read_layers(const json& from, architecture kind) {
   auto layers = std::vector<layer_kind>(static_cast<std::size_t>(size_of(from, "num_hidden_layers", {}, most_layers)),
@@ -163,7 +207,7 @@ std::vector<layer_kind> read_layers(const json& from, architecture kind) {
     for (auto i = std::max(num_full, std::int64_t{0}); i < std::ssize(layers); ++i) {
       layers[static_cast<std::size_t>(i)] = layer_kind::window;
     }
-  } else if (is_mistral(from) && !(from.contains("sliding_window") && from["sliding_window"].is_null())) {
+  } else if (has_window(from)) {
     std::ranges::fill(layers, layer_kind::window);
   } else if (kind == architecture::gemma_3) {
     const auto pattern = static_cast<std::size_t>(size_of(from, "sliding_window_pattern", 6));
@@ -210,6 +254,7 @@ std::vector<std::int32_t> read_end_tokens(const json& from) {
 architecture read_architecture(const json& from) {
   static const auto known = std::map<std::string, architecture>{{"llama", architecture::llama},
                                                                 {"mistral", architecture::llama},
+                                                                {"phi3", architecture::llama},
                                                                 {"qwen3", architecture::qwen_3},
                                                                 {"gemma3_text", architecture::gemma_3},
                                                                 {"bamba", architecture::bamba}};
@@ -217,7 +262,7 @@ architecture read_architecture(const json& from) {
   const auto found = known.find(type);
   if (found == known.end()) {
     throw bad_model("config.json: model_type " + type +
-                    " is not known; llama, mistral, qwen3, gemma3_text and bamba are");
+                    " is not known; llama, mistral, phi3, qwen3, gemma3_text and bamba are");
   }
   return found->second;
 }
@@ -254,7 +299,8 @@ model_config parse_checked(const json& from) {
     throw bad_model("config.json: num_attention_heads is no multiple of num_key_value_heads, or head_dim is odd");
   }
   made.context = size_of(from, "max_position_embeddings", std::numeric_limits<std::int32_t>::max());
-  made.norm_epsilon = optional(from, "rms_norm_eps", made.kind == architecture::bamba ? 1e-5f : 1e-6f);
+  const bool is_phi = optional(from, "model_type", std::string()) == "phi3";
+  made.norm_epsilon = optional(from, "rms_norm_eps", is_phi || made.kind == architecture::bamba ? 1e-5f : 1e-6f);
   made.tied_embeddings = optional(from, "tie_word_embeddings", is_gemma);
   check_activation(from, is_gemma);
   if (is_gemma) {
@@ -266,7 +312,7 @@ model_config parse_checked(const json& from) {
   made.attention_scale = 1 / std::sqrt(scalar);
   made.layers = read_layers(from, made.kind);
   if (made.has(layer_kind::window)) {
-    made.window = size_of(from, "sliding_window", is_mistral(from) ? std::optional{4096} : std::nullopt);
+    made.window = size_of(from, "sliding_window", has_window(from) ? std::optional{4096} : std::nullopt);
   }
   if (made.has(layer_kind::state)) {
     made.state = read_state(from, made.hidden);
@@ -292,6 +338,23 @@ model_config model_config::parse(const json& from) {
   } catch (const json::exception& error) {
     throw bad_model(std::string("config.json: a member is missing or has another type: ") + error.what());
   }
+}
+
+tensor_files read_tensors(const std::filesystem::path& directory, const model_config& of) {
+  auto files = tensor_files(directory);
+  const auto of_queries = std::int64_t{of.num_heads} * of.head_dim;
+  const auto of_keys = std::int64_t{of.num_kv_heads} * of.head_dim;
+  for (auto i = std::size_t{0}; i < of.layers.size(); ++i) {
+    const auto attention = "model.layers." + std::to_string(i) + ".self_attn.";
+    const auto feed = "model.layers." + std::to_string(i) + ".mlp.";
+    files.split(attention + "qkv_proj.weight", of.hidden,
+                {{attention + "q_proj.weight", of_queries},
+                 {attention + "k_proj.weight", of_keys},
+                 {attention + "v_proj.weight", of_keys}});
+    files.split(feed + "gate_up_proj.weight", of.hidden,
+                {{feed + "gate_proj.weight", of.intermediate}, {feed + "up_proj.weight", of.intermediate}});
+  }
+  return files;
 }
 
 bool model_config::has(layer_kind wanted) const noexcept { return std::ranges::find(layers, wanted) != layers.end(); }

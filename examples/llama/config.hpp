@@ -12,13 +12,16 @@
 
 namespace llama {
 
+class tensor_files;
+
 enum class architecture : std::uint8_t { llama, qwen_3, gemma_3, bamba };
 enum class layer_kind : std::uint8_t { full, window, state };
 
 /// The factors of rotary embeddings: of each pair of numbers of a head, the angle that a position adds.
 struct rotation {
-  std::vector<float> frequencies;  // of the first `2 * frequencies.size()` numbers; the rest is not turned
-  float scale = 1;                 // of sines and cosines
+  std::vector<float> frequencies;   // of the first `2 * frequencies.size()` numbers; the rest is not turned
+  std::vector<float> of_long = {};  // of texts that are long; empty: the same
+  float scale = 1;                  // of sines and cosines
 };
 
 /// Sizes of the layers with a recurrent state, Mamba-2's.
@@ -53,8 +56,9 @@ struct model_config {
   std::int32_t num_heads = 0;
   std::int32_t num_kv_heads = 0;
   std::int32_t head_dim = 0;
-  std::int32_t context = 0;  // tokens that the model was trained for
-  std::int32_t window = 0;   // tokens that a layer of kind window sees, the query's own included
+  std::int32_t context = 0;        // tokens that the model was trained for
+  std::int32_t window = 0;         // tokens that a layer of kind window sees, the query's own included
+  std::int32_t most_of_short = 0;  // tokens of a text that is not long; 0: no text is
   float norm_epsilon = 0;
   float attention_scale = 0;
   float embedding_scale = 1;
@@ -74,6 +78,10 @@ struct model_config {
   [[nodiscard]] bool has(layer_kind wanted) const noexcept;
   /// Whether every layer attends to all tokens.
   [[nodiscard]] bool attends_to_all() const noexcept { return !has(layer_kind::window) && !has(layer_kind::state); }
+  /// Whether a text of so many tokens has the rotation of long ones, from its first token on.
+  [[nodiscard]] bool is_long(std::int64_t num_tokens) const noexcept {
+    return most_of_short > 0 && num_tokens > most_of_short;
+  }
   /// Whether queries and keys are normalised, head by head.
   [[nodiscard]] bool normalizes_heads() const noexcept {
     return kind == architecture::qwen_3 || kind == architecture::gemma_3;
@@ -83,5 +91,8 @@ struct model_config {
   /// Of each layer, in these groups.
   [[nodiscard]] std::vector<layer_place> places() const;
 };
+
+/// The tensors of a model. Matrices that files of Phi-3's kind have one below the other are apart. Throws `bad_model`.
+[[nodiscard]] tensor_files read_tensors(const std::filesystem::path& directory, const model_config& of);
 
 }  // namespace llama

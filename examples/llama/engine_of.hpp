@@ -198,11 +198,13 @@ class engine_of final : public engine {
     if (const auto checked = check(prompt, options); !checked) {
       return checked.error();
     }
-    const auto enqueued = enqueue(options);
+    const bool is_long = model_.config().is_long(std::ssize(prompt));
+    const auto enqueued = enqueue(options, is_long);
     if (!enqueued) {
       return enqueued.error();
     }
     auto& added = all_.emplace_back();
+    added.is_long = is_long;
     added.id = *enqueued;
     added.num_prompt_tokens = prompt.size();
     added.tokens = std::move(prompt);
@@ -301,6 +303,7 @@ class engine_of final : public engine {
     std::int64_t computed = 0;   // tokens whose K/V is written
     std::int64_t committed = 0;
     bool is_loading = false;  // more of them are on their way from a tier
+    bool is_long = false;     // the rotation of long texts
     draft_tree drafts;        // appended behind the tokens in this step
     random_numbers random;
     listener on_token;
@@ -414,7 +417,8 @@ class engine_of final : public engine {
       auto& run = runs_[entries_.size()];
       // A token that is still to be chosen has a slot ahead, but for the last one, and for one from which answers part.
       const bool is_ahead = flying_ != nullptr && r->scheduled == r->num_tokens() && budget_ > 0 &&
-                            r->num_rows() == 1 && r->answer().size() + 1 < r->options.max_tokens;
+                            r->num_rows() == 1 && r->answer().size() + 1 < r->options.max_tokens &&
+                            room_of(*r) > 0;
       const auto end = std::max(r->length, end_of_chunk(*r));
       const auto known = r->from(r->length, end);
       run.assign(known.begin(), known.end());
@@ -486,7 +490,7 @@ class engine_of final : public engine {
   /// Guesses that the tokens repeat what followed their last two before, the latest time or, as a tree, several times.
   [[nodiscard]] draft_tree guess(const row& r) const {
     const auto left = static_cast<std::int64_t>(r.options.max_tokens - r.answer().size()) - 1;
-    const auto most = std::min({static_cast<std::int64_t>(sizes_.num_drafts), left, budget_ - 1});
+    const auto most = std::min({static_cast<std::int64_t>(sizes_.num_drafts), left, budget_ - 1, room_of(r)});
     auto tree = draft_tree{};
     // A state cannot be taken back.
     if (has_states_ || most <= 0 || r.num_tokens() != r.scheduled + 1 || r.tokens.size() < 4) {
@@ -644,6 +648,9 @@ class engine_of final : public engine {
     for (auto i = size - static_cast<std::int32_t>(of.num_wanted); i < size; ++i) {
       to.wanted.push_back(i);
     }
+    if (model_.config().most_of_short > 0) {
+      to.is_long.resize(to.tokens.size(), r.is_long);
+    }
     if (with_masks) {
       to.seen.resize(to.tokens.size(), ~std::uint32_t{0});
       for (auto i = std::int32_t{0}; i < std::ssize(r.drafts); ++i) {
@@ -775,10 +782,13 @@ class engine_of final : public engine {
     }
   }
 
-  [[nodiscard]] pagedkv::result<pagedkv::request_id> enqueue(const generation_options& options) {
+  /// `is_long`: such texts have other K than short ones, and share none with them.
+  [[nodiscard]] pagedkv::result<pagedkv::request_id> enqueue(const generation_options& options, bool is_long) {
+    constexpr auto salt_of_long = std::uint64_t{1} << 63;
     auto of_request = pagedkv::request_options{};
     of_request.may_preempt = true;
-    of_request.sequence.salt = options.salt;
+    of_request.sequence.salt =
+        is_long ? pagedkv::salt{static_cast<std::uint64_t>(options.salt) ^ salt_of_long} : options.salt;
     of_request.sequence.priority = options.priority;
     of_request.sequence.first_chunk = 0;  // its length is known when the cached tokens are
     return requests_.enqueue(of_request);
@@ -795,6 +805,7 @@ class engine_of final : public engine {
       static_cast<sample&>(other) = r;
       other.on_token = r.on_token;
       other.index = i;
+      other.is_long = r.is_long;
       other.random = random_numbers(r.options.sampling.seed + i);
       const auto forked = timed(requests_)->fork(r.id, stream_);
       if (!forked && forked.error().code != pagedkv::error_code::capacity_exhausted) {
@@ -816,7 +827,7 @@ class engine_of final : public engine {
 
   /// The answer starts when its prompt and its first token fit.
   void wait_alone(row& r) {
-    const auto enqueued = enqueue(r.options);
+    const auto enqueued = enqueue(r.options, r.is_long);
     if (!enqueued) {
       fail(r, enqueued.error());
       return;
@@ -838,6 +849,28 @@ class engine_of final : public engine {
       if (!r.is_open()) {
         return;
       }
+    }
+    if (room_of(r) < 0) {
+      begin_as_long(r);
+    }
+  }
+
+  /// Tokens behind a row's last one that have its rotation.
+  [[nodiscard]] std::int64_t room_of(const row& r) const {
+    const auto most = std::int64_t{model_.config().most_of_short};
+    return most == 0 || r.is_long ? std::numeric_limits<std::int64_t>::max() : most - r.num_tokens();
+  }
+
+  /// All tokens of a text that has become long are computed anew, with the rotation of long ones.
+  void begin_as_long(row& r) {
+    r.is_long = true;
+    if (r.id != pagedkv::request_id{}) {  // none where a fork was refused
+      keep(r);
+      leave(r);
+      running_.remove(&r);
+      timed(requests_)->finish(std::exchange(r.id, {})).value();
+      r.lose_sequence();
+      wait_alone(r);
     }
   }
 

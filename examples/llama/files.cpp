@@ -161,6 +161,25 @@ tensor_files::entry tensor_files::read_entry(const std::string& name, const nloh
   return {type->second, shape, data.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(size))};
 }
 
+void tensor_files::split(const std::string& name, std::int64_t num_columns,
+                         const std::vector<std::pair<std::string, std::int64_t>>& parts) {
+  if (!contains(name)) {
+    return;
+  }
+  auto num_rows = std::int64_t{0};
+  for (const auto& [part, rows] : parts) {
+    num_rows += rows;
+  }
+  const auto& whole = find(name, {num_rows, num_columns});
+  const auto bytes_of_row = whole.bytes.size() / static_cast<std::size_t>(num_rows);
+  auto rest = whole.bytes;
+  for (const auto& [part, rows] : parts) {
+    const auto size = static_cast<std::size_t>(rows) * bytes_of_row;
+    entries_.insert_or_assign(part, entry{whole.type, {rows, num_columns}, rest.first(size)});
+    rest = rest.subspan(size);
+  }
+}
+
 const tensor_files::entry& tensor_files::find(const std::string& name, const std::vector<std::int64_t>& shape) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) {

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace llama {
@@ -64,6 +65,10 @@ class tensor_files {
   explicit tensor_files(const std::filesystem::path& directory);
 
   [[nodiscard]] bool contains(const std::string& name) const { return entries_.contains(name); }
+  /// Takes the rows of a matrix, if it is there, for matrices one below the other: their names, and how many rows each
+  /// has. Throws `bad_model` if it has another shape.
+  void split(const std::string& name, std::int64_t num_columns,
+             const std::vector<std::pair<std::string, std::int64_t>>& parts);
   /// Throws `bad_model` if the tensor is missing or has another shape.
   [[nodiscard]] tensor take(const std::string& name, const std::vector<std::int64_t>& shape) const;
   /// A tensor's numbers as they lie in its file, or nothing where they are of another type. Throws as `take` does.

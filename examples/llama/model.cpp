@@ -7,7 +7,8 @@
 
 namespace llama {
 
-model::model(const std::filesystem::path& directory) : config_(model_config::read(directory)), files_(directory) {
+model::model(const std::filesystem::path& directory)
+    : config_(model_config::read(directory)), files_(read_tensors(directory, config_)) {
   embeddings_ = take("model.embed_tokens.weight", {config_.vocabulary, config_.hidden});
   if (!config_.tied_embeddings) {
     head_ = take("lm_head.weight", {config_.vocabulary, config_.hidden});
@@ -115,12 +116,13 @@ void model::normalize_all(rows& numbers, const tensor& weights, std::int64_t eac
 }
 
 /// Turns pairs of numbers of every head, half of the turned numbers apart, by their token's position.
-void model::turn(rows& heads, std::span<const std::int32_t> positions, const rotation& by) {
+void model::turn(rows& heads, const step_tokens& step, const rotation& by) {
   const auto half = by.frequencies.size();
   angles_.resize(2 * half);
   for (auto row = std::size_t{0}; row < heads.size(); ++row) {
+    const auto& frequencies = !step.is_long.empty() && step.is_long[row] ? by.of_long : by.frequencies;
     for (auto i = std::size_t{0}; i < half; ++i) {
-      const auto angle = static_cast<float>(positions[row]) * by.frequencies[i];
+      const auto angle = static_cast<float>(step.positions[row]) * frequencies[i];
       angles_[2 * i] = std::cos(angle) * by.scale;
       angles_[2 * i + 1] = std::sin(angle) * by.scale;
     }
@@ -148,8 +150,8 @@ void model::attend(std::size_t index, const step_tokens& step, memory& of_rows) 
     normalize_all(keys_, weights.key_norm, config_.head_dim);
   }
   const auto& by = config_.layers[index] == layer_kind::full ? config_.full_rotation : config_.window_rotation;
-  turn(queries_, step.positions, by);
-  turn(keys_, step.positions, by);
+  turn(queries_, step, by);
+  turn(keys_, step, by);
   attended_.resize(queries_.size(), of_queries);
   of_rows.attend(index, queries_.data(), keys_.data(), values_.data(), attended_.data());
   apply(weights.output, attended_, config_.hidden, added_);

@@ -61,7 +61,7 @@ class model {
 
   void apply(const linear& weights, rows& in, std::int64_t width, rows& out);
   void normalize_all(rows& numbers, const tensor& weights, std::int64_t each) const;
-  void turn(rows& heads, std::span<const std::int32_t> positions, const rotation& by);
+  void turn(rows& heads, const step_tokens& step, const rotation& by);
   void attend(std::size_t index, const step_tokens& step, memory& of_rows);
   void advance_states(std::size_t index, const step_tokens& step, memory& of_rows);
   void advance(const state_weights& weights, std::span<const float> projected, float* state, std::span<float> out);

@@ -47,6 +47,7 @@ struct step_tokens {
   std::vector<std::int32_t> positions;     // of each token in its sequence
   std::vector<std::int32_t> starts = {0};  // [rows + 1]: where the tokens of a row start
   std::vector<std::int32_t> wanted;        // tokens whose logits are computed, ascending
+  std::vector<bool> is_long;               // whether each token has the rotation of long texts; empty: none has
   std::vector<std::uint32_t> seen;  // by each token: tokens of its row's tree of drafts, a bit each; empty: no trees
   bool is_greedy = false;           // every wanted token is the most likely one
 

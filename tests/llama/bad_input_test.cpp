@@ -147,7 +147,16 @@ TEST_CASE("a configuration that does not fit is refused with its member", "[llam
              ContainsSubstring("num_key_value_heads"));
   CHECK_THAT(refusal_of("llama", [](json& c) { c["intermediate_size"] = 100; }), ContainsSubstring("mlp.gate_proj"));
   CHECK_THAT(refusal_of("llama", [](json& c) { c["num_hidden_layers"] = 9; }), ContainsSubstring("is missing"));
-  CHECK_THAT(refusal_of("llama", [](json& c) { c["rope_parameters"]["rope_type"] = "longrope"; }),
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["rope_parameters"]["rope_type"] = "spiral"; }),
+             ContainsSubstring("type spiral"));
+  CHECK_THAT(refusal_of("llama", [](json& c) { c["rope_parameters"]["rope_type"] = "dynamic"; }),
+             ContainsSubstring("none can be cached"));
+  CHECK_THAT(refusal_of("phi3", [](json& c) { c["rope_parameters"]["long_factor"].erase(0); }),
+             ContainsSubstring("long_factor"));
+  CHECK_THAT(refusal_of("phi3", [](json& c) { c["rope_parameters"].erase("short_factor"); }),
+             ContainsSubstring("short_factor"));
+  CHECK_THAT(refusal_of("phi3", [](json& c) { c["num_key_value_heads"] = 1; }), ContainsSubstring("qkv_proj"));
+  CHECK_THAT(refusal_of("bamba", [](json& c) { c["rope_parameters"]["rope_type"] = "longrope"; }),
              ContainsSubstring("longrope"));
   CHECK_THAT(refusal_of("llama", [](json& c) { c["rope_parameters"].erase("factor"); }), ContainsSubstring("factor"));
   CHECK_THAT(refusal_of("gemma3", [](json& c) { c["layer_types"].erase(0); }), ContainsSubstring("layer_types"));

@@ -214,13 +214,13 @@ using served_exactly = served<pagedkv::float32>;
 
 /// The models of reference.json: layers that attend to all tokens, windows, both, and those and states.
 std::string any_model() {
-  return GENERATE(std::string("llama"), std::string("mistral"), std::string("qwen3"), std::string("gemma3"),
-                  std::string("bamba"));
+  return GENERATE(std::string("llama"), std::string("mistral"), std::string("phi3"), std::string("qwen3"),
+                  std::string("gemma3"), std::string("bamba"));
 }
 
 TEST_CASE("an engine on a device generates the tokens of transformers, without and with hits", "[llama]") {
-  const auto name = GENERATE(std::string("llama"), std::string("mistral"), std::string("qwen3"), std::string("gemma3"),
-                             std::string("bamba"), std::string("trained"));
+  const auto name = GENERATE(std::string("llama"), std::string("mistral"), std::string("phi3"), std::string("qwen3"),
+                             std::string("gemma3"), std::string("bamba"), std::string("trained"));
   const auto block_size = GENERATE(16, 4, 64);
   const auto budget = GENERATE(512, 23);
   if (!on_device && (block_size != 4 || budget != 23 || name == "trained")) {
@@ -355,6 +355,7 @@ std::vector<float> logits_behind(device::model<Element>& with, const std::vector
       step.wanted.push_back(i);
     }
   }
+  step.is_long.assign(prompt.size(), with.config().is_long(std::ssize(prompt)));
   step.starts.push_back(static_cast<std::int32_t>(prompt.size()));
   const auto made = cache.create_sequence(prompt).value();
   memory.prepare(step, std::vector{made.id}).value();

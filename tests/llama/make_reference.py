@@ -24,6 +24,11 @@ CONFIGS = {
                          "original_max_position_embeddings": 64}),
     "mistral": transformers.MistralConfig(
         **SIZES, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, sliding_window=24),
+    "phi3": transformers.Phi3Config(
+        **SIZES, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
+        original_max_position_embeddings=36,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.0, 1.1, 1.2, 1.3, 1.5, 1.7, 2.0],
+                         "long_factor": [1.0, 1.2, 1.6, 2.4, 4.0, 7.0, 12.0, 20.0]}),
     "qwen3": transformers.Qwen3Config(
         **SIZES, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1, head_dim=32, tie_word_embeddings=True,
         max_position_embeddings=512,

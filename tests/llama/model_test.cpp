@@ -32,6 +32,7 @@ TEST_CASE("logits are those of transformers", "[llama]") {
       for (auto i = std::size_t{0}; i < prompt.size(); ++i) {
         step.positions.push_back(static_cast<std::int32_t>(i));
       }
+      step.is_long.assign(prompt.size(), loaded.config().is_long(std::ssize(prompt)));
       step.starts.push_back(static_cast<std::int32_t>(prompt.size()));
       step.wanted = {static_cast<std::int32_t>(prompt.size()) - 1};
       auto kept = plain_memory(loaded.config());

@@ -10,7 +10,7 @@ namespace llama::test {
 /// K, V and states of one sequence in plain arrays, and attention as its definition says: the memory to compare with.
 class plain_memory final : public memory {
  public:
-  explicit plain_memory(const model_config& config) : config_(config), layers_(config.layers.size()) {}
+  explicit plain_memory(const model_config& config) : config_(&config), layers_(config.layers.size()) {}
 
   void attend(std::size_t layer, const float* queries, const float* keys, const float* values, float* output) override;
   float* state(std::size_t layer, std::size_t row) override;
@@ -21,7 +21,7 @@ class plain_memory final : public memory {
   struct kept {
     std::vector<float> keys, values, state;
   };
-  const model_config& config_;
+  const model_config* config_;
   std::vector<kept> layers_;
   std::size_t num_new_ = 0;
 };

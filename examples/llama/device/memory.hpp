@@ -177,6 +177,7 @@ class step_memory {
   template <class Cache>
   step_memory(const Cache& cache, const model_config& config, const step_limits& limits, runtime::stream stream)
       : stream_(stream),
+        context_(config.context),
         tokens_(limits.max_tokens),
         starts_(limits.max_rows + 1),
         positions_(limits.max_tokens),
@@ -203,7 +204,7 @@ class step_memory {
       return found;
     }
     starts_.assign(step.starts);
-    positions_.assign(step.positions);
+    find_angles(step);
     wanted_.assign(step.wanted);
     starts_.upload(stream_);
     positions_.upload(stream_);
@@ -213,6 +214,15 @@ class step_memory {
   }
 
  private:
+  /// Rows of angles: those of long texts lie behind the others.
+  void find_angles(const step_tokens& step) {
+    positions_.clear();
+    for (auto i = std::size_t{0}; i < step.positions.size(); ++i) {
+      const bool is_long = !step.is_long.empty() && step.is_long[i];
+      positions_.push_back(step.positions[i] + (is_long ? context_ : 0));
+    }
+  }
+
   /// Layers with a state, whose group is the last one.
   template <class Cache>
   [[nodiscard]] static std::size_t num_states(const Cache& cache) {
@@ -247,6 +257,7 @@ class step_memory {
   }
 
   runtime::stream stream_;
+  std::int32_t context_;
   std::vector<group_rows<Element>> groups_;
   step_array<pagedkv::token> tokens_;
   step_array<std::int32_t> starts_;

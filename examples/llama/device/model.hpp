@@ -80,7 +80,7 @@ class model {
     stream_.synchronize().value();
   }
   model(const std::filesystem::path& directory, const step_limits& limits)
-      : model(model_config::read(directory), tensor_files(directory), limits) {}
+      : model(model_config::read(directory), directory, limits) {}
 
   [[nodiscard]] const model_config& config() const noexcept { return config_; }
   [[nodiscard]] const model_weights<Element>& weights() const noexcept { return weights_; }
@@ -96,10 +96,10 @@ class model {
   [[nodiscard]] predictions finish();
 
  private:
-  model(const model_config& config, const tensor_files& files, const step_limits& limits)
-      : model(config, weight_reader<Element>(checked(config), files).read(), limits) {}
+  model(const model_config& config, const std::filesystem::path& directory, const step_limits& limits)
+      : model(config, weight_reader<Element>(checked(config), read_tensors(directory, config)).read(), limits) {}
 
-  /// A row of cosines, then of sines, for each position.
+  /// A row of cosines, then of sines, for each position; behind all of them, the same for positions in long texts.
   [[nodiscard]] device_array<float> make_angles(const rotation& of) const;
 
   void enqueue(const step_inputs& in, runtime::stream stream);

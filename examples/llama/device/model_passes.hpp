@@ -38,15 +38,15 @@ template <class Number>
 
 template <class Element>
 device_array<float> model<Element>::make_angles(const rotation& of) const {
-  const auto& [frequencies, scale] = of;
   auto angles = std::vector<float>{};
-  angles.reserve(static_cast<std::size_t>(config_.context) * 2 * frequencies.size());
-  for (auto position = std::int32_t{0}; position < config_.context; ++position) {
-    for (const auto frequency : frequencies) {
-      angles.push_back(std::cos(static_cast<float>(position) * frequency) * scale);
-    }
-    for (const auto frequency : frequencies) {
-      angles.push_back(std::sin(static_cast<float>(position) * frequency) * scale);
+  for (const auto& frequencies : {of.frequencies, of.of_long}) {
+    for (auto position = std::int32_t{0}; position < (frequencies.empty() ? 0 : config_.context); ++position) {
+      for (const auto frequency : frequencies) {
+        angles.push_back(std::cos(static_cast<float>(position) * frequency) * of.scale);
+      }
+      for (const auto frequency : frequencies) {
+        angles.push_back(std::sin(static_cast<float>(position) * frequency) * of.scale);
+      }
     }
   }
   auto made = device_array<float>(angles.size());
@@ -150,8 +150,8 @@ void model<Element>::attend(std::size_t layer, const step_inputs& in, runtime::s
   const auto queries = heads_at(0, config_.num_heads);
   const auto keys = heads_at(sizes_.queries, config_.num_kv_heads);
   const auto values = heads_at(sizes_.queries + sizes_.keys, config_.num_kv_heads);
-  const auto table = kernels::rope_table{angles.data(), config_.context,
-                                         static_cast<std::int32_t>(2 * rotation.frequencies.size())};
+  const auto width = static_cast<std::int32_t>(2 * rotation.frequencies.size());
+  const auto table = kernels::rope_table{angles.data(), rows_of_matrix(angles, width), width};
   hip::rope_append<Element, Element, kernels::rope_pairing::halves>(
       view, index, slots, keys, values, in.positions, table, {queries, queries, config_.num_heads}, stream)
       .value();
