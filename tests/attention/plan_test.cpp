@@ -539,11 +539,21 @@ TEST_CASE("costs of a device decide which prefixes are shared", "[attention_plan
   shape.group_size = 8;
   CHECK(shares(64, 16384, 512));
   CHECK_FALSE(shares(64, 2048, 2048));
-  shape.prefix_costs = {.tile = 10, .launch = 100};  // int8
+  shape.prefix_costs = {.tile = 4, .launch = 58};  // int8
+  CHECK(shares(64, 16384, 512));
+  CHECK(shares(16, 16384, 512));
+  CHECK_FALSE(shares(6, 16384, 512));
+  CHECK_FALSE(shares(3, 131072, 16));
+  CHECK_FALSE(shares(64, 1024, 1024));
+  shape.prefix_costs = {.tile = 10, .launch = 100};  // int8 without products of warpgroups
   CHECK(shares(64, 16384, 512));
   CHECK_FALSE(shares(6, 16384, 512));
   shape.num_kv_heads = 32;
   shape.group_size = 1;
+  shape.prefix_costs = {.tile = 4, .launch = 58};
+  CHECK(shares(6, 16384, 512));
+  CHECK(shares(64, 1024, 1024));
+  CHECK_FALSE(shares(3, 131072, 16));
   shape.prefix_costs = {};
   CHECK(shares(4, 16384, 512));
   CHECK(shares(64, 2048, 2048));

@@ -109,8 +109,7 @@ template <element Element>
         properties.matrices, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
     shape.prefix_shares = properties.num_processors * kernels::group_residency(properties.matrices);
     if (sizeof(typename Element::storage) == 1) {
-      // A tile is read in half of the time, but its products take as long.
-      shape.prefix_costs = {.tile = 10, .launch = 100};
+      shape.prefix_costs = kernels::prefix_costs_of_bytes(properties);
     }
   }
   return shape;
@@ -228,8 +227,9 @@ template <element Element>
 ///
 /// float32 is exact to its rounding. Other elements use matrix instructions where the library supports those of the
 /// device: queries and probabilities are rounded to bfloat16 over bfloat16, to float16 over float16 and elements of 8
-/// bits, and accumulated in float32. There, numbers of V with a token's scale below 2^-64 count as zeros, and a NaN in a
-/// token that only some of a row's queries see reaches all of the row's results.
+/// bits, and accumulated in float32. Over elements of 8 bits, Hopper's products of warpgroups round them to bfloat16,
+/// and values times the scales of tokens. There, numbers of V with a token's scale below 2^-64 count as zeros, and a NaN
+/// in a token that only some of a row's queries see reaches all of the row's results.
 ///
 /// Rows above 256 numbers use plain arithmetic, except latent vectors of 576 numbers on NVIDIA, in 16-bit elements or
 /// packed tokens, which products read as bfloat16. Packed tokens start at multiples of 16 bytes.

@@ -22,6 +22,7 @@ struct device_properties {
   std::size_t shared_bytes_per_workgroup = 0;
   int max_workgroup_size = 0;
   matrix_instructions matrices = matrix_instructions::none;
+  bool warpgroup_products = false;  // Hopper's, in code that is compiled for them
 };
 
 }  // namespace pagedkv::runtime

@@ -139,7 +139,8 @@ inline status get_device_properties(device_properties* properties, int device) {
                  2,
                  executor::shared_bytes_per_workgroup,
                  static_cast<int>(executor::max_workgroup_size),
-                 executor::matrices[static_cast<std::size_t>(device)]};
+                 executor::matrices[static_cast<std::size_t>(device)],
+                 false};
   return success;
 }
 

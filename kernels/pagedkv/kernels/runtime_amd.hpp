@@ -52,7 +52,8 @@ inline status get_device_properties(device_properties* properties, int device) {
                    all.multiProcessorCount,
                    all.sharedMemPerBlock,
                    all.maxThreadsPerBlock,
-                   matrices_of(all.gcnArchName)};
+                   matrices_of(all.gcnArchName),
+                   false};
   }
   return answer;
 }

@@ -40,7 +40,8 @@ inline status get_device_properties(device_properties* properties, int device) {
                    all.multiProcessorCount,
                    all.sharedMemPerBlock,
                    all.maxThreadsPerBlock,
-                   all.major >= 8 ? matrix_instructions::mma : matrix_instructions::none};
+                   all.major >= 8 ? matrix_instructions::mma : matrix_instructions::none,
+                   all.major == 9};
   }
   return answer;
 }

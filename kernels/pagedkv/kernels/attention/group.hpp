@@ -51,17 +51,17 @@ PAGEDKV_INLINED_DEVICE void attend_group(const attention_call& call, const divid
 }
 
 /// The most lanes of a workgroup of the kernel in the code that is compiled.
-template <class Element, int ValueDim>
+template <class Element, int KeyDim, int ValueDim>
 inline constexpr int most_group_lanes =
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
-    has_warpgroup_prefill<Element, ValueDim> ? 3 * warpgroup_lanes :
+    has_warpgroup_prefill<ValueDim> ? warpgroup_prefill_shape<Element, KeyDim, ValueDim>::lanes :
 #endif
-                                             group_lanes;
+                                    group_lanes;
 
 /// Attention with matrix instructions for tasks with many columns: prefill, trees of drafts, and values that are not
 /// like keys. A share of the plan is a workgroup's. Keys up to `KeyDim` and values up to `ValueDim` numbers.
 template <class Element, class Numbers, int KeyDim, int ValueDim, int Tiles, class Matrix, int Waves>
-PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS((most_group_lanes<Element, ValueDim>), 1)
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS((most_group_lanes<Element, KeyDim, ValueDim>), 1)
     group_attend_kernel(attention_call call, divider<std::int32_t> block_size) {
   if constexpr (Matrix::unit::available) {
     // Shared prefixes are read beside the rows' own tiles, by a kernel that starts after these have waited.
@@ -71,7 +71,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS((most_group_lanes<Element, ValueDim>),
     }
     let_next_kernel_start();
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
-    if constexpr (has_warpgroup_prefill<Element, ValueDim>) {
+    if constexpr (has_warpgroup_prefill<ValueDim>) {
       attend_in_warpgroups<Element, Numbers, KeyDim, ValueDim>(call, block_size);
     } else
 #endif

@@ -92,6 +92,14 @@ template <class Element>
   return matrices == runtime::matrix_instructions::mma;
 }
 
+/// The costs of shared prefixes of 8-bit numbers. A tile is read in half of the time, but its products take as long as
+/// those of 16 bits, and products of warpgroups need it expanded.
+[[nodiscard]] constexpr attention_prefix_costs prefix_costs_of_bytes(
+    const runtime::device_properties& device) noexcept {
+  return device.warpgroup_products ? attention_prefix_costs{.tile = 4, .launch = 58}
+                                   : attention_prefix_costs{.tile = 10, .launch = 100};
+}
+
 /// The geometry of kernels with plain arithmetic.
 inline constexpr auto plain_attention_geometry = attention_geometry{4, 1, 4};
 

@@ -29,8 +29,9 @@ template <unsigned Selector>
   return __builtin_amdgcn_perm(high, low, bytes);
 }
 
-template <class Half>
-[[nodiscard]] PAGEDKV_DEVICE lane_word subtract_halves(lane_word a, lane_word b) {
+/// Of binary16.
+template <class Number>
+[[nodiscard]] PAGEDKV_DEVICE lane_word subtract_pairs(lane_word a, lane_word b) {
   using halves = _Float16 __attribute__((ext_vector_type(2)));
   return __builtin_bit_cast(lane_word, __builtin_bit_cast(halves, a) - __builtin_bit_cast(halves, b));
 }

@@ -43,9 +43,10 @@ template <class Number>
   return Number::encode(first, 1.0F) | lane_word{Number::encode(second, 1.0F)} << 16;
 }
 
-template <class Half>
-[[nodiscard]] lane_word subtract_halves(lane_word a, lane_word b) {
-  return pack<Half>(number_of<Half>(a, 0) - number_of<Half>(b, 0), number_of<Half>(a, 1) - number_of<Half>(b, 1));
+template <class Number>
+[[nodiscard]] lane_word subtract_pairs(lane_word a, lane_word b) {
+  return pack<Number>(number_of<Number>(a, 0) - number_of<Number>(b, 0),
+                      number_of<Number>(a, 1) - number_of<Number>(b, 1));
 }
 
 /// Emulates the matrix instructions of every kind, wmma as RDNA 4 has it: lanes exchange their operands through the

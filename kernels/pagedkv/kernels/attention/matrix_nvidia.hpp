@@ -46,12 +46,23 @@ template <unsigned Selector>
   return __byte_perm(low, high, Selector);
 }
 
-/// Operations on pairs of binary16 numbers.
-template <class Half>
-[[nodiscard]] PAGEDKV_DEVICE lane_word subtract_halves(lane_word a, lane_word b) {
+/// The differences of two pairs of numbers. Those of bfloat16 need compute capability 9.0.
+template <class Number>
+[[nodiscard]] PAGEDKV_DEVICE lane_word subtract_pairs(lane_word a, lane_word b) {
   auto difference = lane_word{};
-  asm("sub.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+  if constexpr (is_bfloat16<Number>) {
+    asm("sub.bf16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+  } else {
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+  }
   return difference;
+}
+
+/// The products of two pairs of bfloat16. They need compute capability 9.0.
+[[nodiscard]] PAGEDKV_DEVICE inline lane_word multiply_brains(lane_word a, lane_word b) {
+  auto product = lane_word{};
+  asm("mul.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
 }
 
 /// Two numbers rounded and packed, the first in the lower half.

@@ -27,10 +27,35 @@ PAGEDKV_DEVICE void expand(lane_word stored, registers<lane_word, words_of_store
     numbers[1] = Element::template halves_of<1>(stored);
   } else if constexpr (sizeof(typename Element::storage) == 1) {
     const auto biased = stored ^ byte_bias;
-    numbers[0] = subtract_halves<Number>(permute_bytes<0x4140>(biased, byte_high), half_bias);
-    numbers[1] = subtract_halves<Number>(permute_bytes<0x4342>(biased, byte_high), half_bias);
+    numbers[0] = subtract_pairs<Number>(permute_bytes<0x4140>(biased, byte_high), half_bias);
+    numbers[1] = subtract_pairs<Number>(permute_bytes<0x4342>(biased, byte_high), half_bias);
   } else {
     numbers[0] = stored;
+  }
+}
+
+/// The upper byte of bfloat16 numbers from 128 to 511.
+inline constexpr lane_word brain_high = 0x43434343U;
+
+/// The numbers of a stored word of 8-bit numbers, in order, as bfloat16, which holds all of them.
+template <class Element, class Numbers>
+PAGEDKV_DEVICE void expand_to_brain(lane_word stored, registers<lane_word, 2>& numbers) {
+  using brain = typename Numbers::brain;
+  if constexpr (has_halves<Element>) {
+    const auto convert = [](lane_word halves) {
+      using half = typename Numbers::half;
+      return pack<brain>(half::decode(static_cast<typename half::storage>(halves & 0xffffU), 1.0F),
+                         half::decode(static_cast<typename half::storage>(halves >> 16), 1.0F));
+    };
+    numbers[0] = convert(Element::template halves_of<0>(stored));
+    numbers[1] = convert(Element::template halves_of<1>(stored));
+  } else {
+    // Of 128 and the lower seven bits, 128 is subtracted. The highest bit stands for -128, and makes 256 of that 128.
+    const auto convert = [](lane_word biased) {
+      return subtract_pairs<brain>(biased & 0xff7fff7fU, biased & 0xff80ff80U);
+    };
+    numbers[0] = convert(permute_bytes<0x4140>(stored, brain_high));
+    numbers[1] = convert(permute_bytes<0x4342>(stored, brain_high));
   }
 }
 
@@ -52,10 +77,10 @@ PAGEDKV_DEVICE void pair_rows(lane_word first, lane_word second,
   } else if constexpr (sizeof(typename Element::storage) == 1) {
     const auto low = permute_bytes<0x5140>(first, second) ^ byte_bias;
     const auto high = permute_bytes<0x7362>(first, second) ^ byte_bias;
-    pairs[0] = subtract_halves<Number>(permute_bytes<0x4140>(low, byte_high), half_bias);
-    pairs[1] = subtract_halves<Number>(permute_bytes<0x4342>(low, byte_high), half_bias);
-    pairs[2] = subtract_halves<Number>(permute_bytes<0x4140>(high, byte_high), half_bias);
-    pairs[3] = subtract_halves<Number>(permute_bytes<0x4342>(high, byte_high), half_bias);
+    pairs[0] = subtract_pairs<Number>(permute_bytes<0x4140>(low, byte_high), half_bias);
+    pairs[1] = subtract_pairs<Number>(permute_bytes<0x4342>(low, byte_high), half_bias);
+    pairs[2] = subtract_pairs<Number>(permute_bytes<0x4140>(high, byte_high), half_bias);
+    pairs[3] = subtract_pairs<Number>(permute_bytes<0x4342>(high, byte_high), half_bias);
   } else {
     pairs[0] = permute_bytes<0x5410>(first, second);
     pairs[1] = permute_bytes<0x7632>(first, second);

@@ -53,18 +53,18 @@ struct query_column {
 
 /// The static scales of a task's keys and values; 1 for elements without.
 template <class Element>
-[[nodiscard]] PAGEDKV_DEVICE float static_key_scale(const attention_call& call, const attention_walk& walk) {
+[[nodiscard]] PAGEDKV_DEVICE float static_key_scale(const attention_call& call, const attention_piece& piece) {
   if constexpr (has_static_scales<Element>) {
-    const auto head = walk.task / walk.row.num_column_tiles;
+    const auto head = piece.task / piece.row.num_column_tiles;
     return load_static_scale(call.view.static_scales, call.view.static_key_index(call.layer, head));
   } else {
     return 1.0F;
   }
 }
 template <class Element>
-[[nodiscard]] PAGEDKV_DEVICE float static_value_scale(const attention_call& call, const attention_walk& walk) {
+[[nodiscard]] PAGEDKV_DEVICE float static_value_scale(const attention_call& call, const attention_piece& piece) {
   if constexpr (has_static_scales<Element>) {
-    const auto head = walk.task / walk.row.num_column_tiles;
+    const auto head = piece.task / piece.row.num_column_tiles;
     return load_static_scale(call.view.static_scales, call.view.static_value_index(call.layer, head));
   } else {
     return 1.0F;

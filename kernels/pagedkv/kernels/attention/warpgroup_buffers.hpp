@@ -11,15 +11,25 @@
   #include <pagedkv/kernels/attention/walk.hpp>
   #include <pagedkv/kernels/attention/warpgroup_column.hpp>
 
+  #include <type_traits>
+
 namespace pagedkv::kernels {
 
-/// The division of a workgroup's work: a warpgroup that copies, and two that compute 64 columns each. Keys and values
-/// pass through shared memory in stages of 128 tokens.
-template <int KeyDim, int ValueDim>
+/// The numbers that products of prompts multiply. bfloat16 holds all numbers of 8 bits, and has the range of scales.
+template <class Element, class Numbers>
+using prefill_number = std::conditional_t<sizeof(typename Element::storage) == 1, typename Numbers::brain,
+                                          typename Numbers::template of_products<Element>>;
+
+/// The division of a workgroup's work: a warpgroup that copies, one that expands numbers of 8 bits, and two that
+/// compute 64 columns each. Keys and values pass through shared memory in stages of 128 tokens.
+template <class Element, int KeyDim, int ValueDim>
 struct warpgroup_prefill_shape {
-  static constexpr int lanes = 3 * warpgroup_lanes;
+  static constexpr bool expands = sizeof(typename Element::storage) == 1;
+  static constexpr int producers = expands ? 2 : 1;
+  static constexpr int consumers = 2;
+  static constexpr int lanes = (producers + consumers) * warpgroup_lanes;
   static constexpr int tokens = 128;
-  static constexpr int columns = 2 * columns_of_warpgroup;
+  static constexpr int columns = consumers * columns_of_warpgroup;
   static constexpr int key_blocks = KeyDim / 64;
   static constexpr int value_blocks = ValueDim / 64;
   using rows = warpgroup_rows<tokens>;
@@ -30,15 +40,26 @@ struct warpgroup_prefill_shape {
   static constexpr unsigned keys_bytes = key_blocks * rows::block_bytes;
   static constexpr unsigned values_bytes = value_blocks * rows::block_bytes;
   static constexpr unsigned columns_bytes = columns * warpgroup_column::bytes;
+  /// Scales of a stage's keys, then those of its values.
+  static constexpr unsigned scale_buffers = Element::scaled ? 4 : 0;
+  static constexpr unsigned scales_bytes = tokens * 4;
+  /// Rows of 8-bit numbers as they are stored.
+  static constexpr unsigned stored_buffers = 3;
+  static constexpr unsigned stored_rows = 64;
+  static constexpr unsigned stored_row_bytes = 128;
+  static constexpr unsigned stored_bytes = stored_rows * stored_row_bytes;
   static constexpr unsigned queries = 0;
   static constexpr unsigned keys = queries + query_buffers * queries_bytes;
   static constexpr unsigned values = keys + stage_buffers * keys_bytes;
   static constexpr unsigned of_columns = values + stage_buffers * values_bytes;
-  static constexpr unsigned pieces = of_columns + query_buffers * columns_bytes;
+  static constexpr unsigned scales = of_columns + query_buffers * columns_bytes;
+  static constexpr unsigned stored = scales + scale_buffers * 2 * scales_bytes;
+  static constexpr unsigned pieces = stored + (expands ? stored_buffers * stored_bytes : 0);
   static constexpr unsigned barriers = pieces + query_buffers * bytes_of_piece;
-  static constexpr unsigned barriers_bytes = (query_buffers + 2 * stage_buffers) * 16;
+  static constexpr unsigned barriers_bytes = (query_buffers + 2 * stage_buffers + stored_buffers) * 16;
+  static constexpr unsigned stored_ended = barriers + barriers_bytes;
   static constexpr unsigned alignment = 1024;
-  static constexpr std::size_t bytes = barriers + barriers_bytes + alignment;
+  static constexpr std::size_t bytes = stored_ended + 8 + alignment;
 };
 
   #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
@@ -50,15 +71,34 @@ struct prefill_buffers {
   buffer_ring<Shape::query_buffers> queries{base + Shape::barriers};
   buffer_ring<Shape::stage_buffers> keys{base + Shape::barriers + queries.bytes};
   buffer_ring<Shape::stage_buffers> values{base + Shape::barriers + queries.bytes + keys.bytes};
+  buffer_ring<Shape::stored_buffers> stored{base + Shape::barriers + queries.bytes + keys.bytes + values.bytes};
 
-  /// By one lane. Lanes that copy queries also write columns, which each lane that computes reads by itself. Keys and
-  /// values are only products' operands, so one lane of each wave says when it has used a buffer.
+  /// By one lane. Lanes that copy queries also write columns, which each lane that computes reads by itself. Lanes that
+  /// copy scales say when those of keys are there. Keys and values are only products' operands, so one lane of each
+  /// wave says when it has used a buffer.
   PAGEDKV_DEVICE void begin() const {
-    constexpr auto waves = static_cast<unsigned>(Shape::lanes - warpgroup_lanes) / 32;
+    constexpr auto waves = static_cast<unsigned>(Shape::consumers * warpgroup_lanes) / 32;
     queries.begin(2 * warpgroup_lanes, 32 * waves);
-    keys.begin(warpgroup_lanes, waves);
+    keys.begin((Shape::scale_buffers > 0 ? 2 : 1) * warpgroup_lanes, waves);
     values.begin(warpgroup_lanes, waves);
+    if constexpr (Shape::expands) {
+      stored.begin(warpgroup_lanes, warpgroup_lanes);
+      put_word(base + Shape::stored_ended, 0);
+    }
   }
+
+  /// By all lanes that copy. Says that no stored rows follow those before a use.
+  PAGEDKV_DEVICE void end_stored(unsigned use, bool writes) const {
+    for (auto i = 0U; i < Shape::stored_buffers; ++i) {
+      stored.wait_until_empty(use + i);  // lanes that expand have looked at the flag for all earlier rows
+    }
+    if (writes) {
+      put_word(base + Shape::stored_ended, 1);
+    }
+    stored.full(use).arrive();
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE bool stored_ended() const { return take_word(base + Shape::stored_ended) != 0; }
 
   [[nodiscard]] PAGEDKV_DEVICE unsigned queries_at(unsigned use) const {
     return base + Shape::queries + queries.buffer_of(use) * Shape::queries_bytes;
@@ -71,6 +111,15 @@ struct prefill_buffers {
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned keys_at(unsigned use) const {
     return base + Shape::keys + keys.buffer_of(use) * Shape::keys_bytes;
+  }
+  [[nodiscard]] PAGEDKV_DEVICE unsigned stored_at(unsigned use) const {
+    return base + Shape::stored + stored.buffer_of(use) * Shape::stored_bytes;
+  }
+  [[nodiscard]] PAGEDKV_DEVICE unsigned key_scales_at(unsigned use) const {
+    return base + Shape::scales + use % Shape::scale_buffers * 2 * Shape::scales_bytes;
+  }
+  [[nodiscard]] PAGEDKV_DEVICE unsigned value_scales_at(unsigned use) const {
+    return key_scales_at(use) + Shape::scales_bytes;
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned values_at(unsigned use) const {
     return base + Shape::values + values.buffer_of(use) * Shape::values_bytes;

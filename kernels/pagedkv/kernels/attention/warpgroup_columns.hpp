@@ -34,6 +34,21 @@ PAGEDKV_DEVICE void scale_rows(float (&output)[N], const registers<float, 2>& fa
   }
 }
 
+/// Scales the products of tokens, whose scales start at an address in shared memory.
+template <std::size_t N>
+PAGEDKV_DEVICE void scale_tokens(float (&products)[N], unsigned scales, int lane) {
+  const auto own = scales + static_cast<unsigned>(lane % 4) * 8;
+  PAGEDKV_UNROLL
+  for (auto i = std::size_t{0}; i < N; i += 4) {
+    registers<float, 2> pair;
+    take_pair(own + static_cast<unsigned>(i) * 8, pair);
+    PAGEDKV_UNROLL
+    for (auto j = std::size_t{0}; j < 4; ++j) {
+      products[i + j] *= pair[j % 2];
+    }
+  }
+}
+
 /// The columns of a piece, of which a lane has the rows `row` and `row + 8` of products. `Columns`: of a task.
 template <class Numbers, int Columns>
 class warpgroup_columns {
@@ -124,6 +139,12 @@ class warpgroup_columns {
       }
     }
     return {query, ended.factor, partial};
+  }
+
+  /// The static scale of a piece's values.
+  template <class Element>
+  [[nodiscard]] PAGEDKV_DEVICE float value_scale(const attention_piece& piece) const {
+    return static_value_scale<Element>(read_again(call_), piece);
   }
 
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t output_dim() const { return read_again(call_).output.dim; }

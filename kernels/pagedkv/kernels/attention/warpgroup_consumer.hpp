@@ -14,9 +14,9 @@ namespace pagedkv::kernels {
 /// run while the lanes turn scores into weights.
 template <class Element, class Numbers, int KeyDim, int ValueDim>
 class prefill_consumer {
-  using shape = warpgroup_prefill_shape<KeyDim, ValueDim>;
+  using shape = warpgroup_prefill_shape<Element, KeyDim, ValueDim>;
   using rows = typename shape::rows;
-  using Number = typename Numbers::template of_products<Element>;
+  using Number = prefill_number<Element, Numbers>;
   using column_state = warpgroup_columns<Numbers, shape::columns>;
   static constexpr int sums = shape::tokens / 2;  // scores of a lane
   using stages_of_piece = warpgroup_stages<shape::tokens>;
@@ -154,6 +154,9 @@ class prefill_consumer {
   [[nodiscard]] PAGEDKV_DEVICE bool weigh(registers<float, sums>& scores, const attention_row& row,
                                           const stages_of_piece& stages, std::int32_t stage,
                                           registers<float, 2>& rescale) {
+    if constexpr (Element::scaled) {
+      scale_tokens(scores, buffers_.key_scales_at(used_stages_ + static_cast<unsigned>(stage)), lane_);
+    }
     registers<float, 2> factors;
     const auto rises = columns_.refer(scores, row, stages.first_token + stage * shape::tokens, stages.end_token, lane_,
                                       factors, rescale);
@@ -167,6 +170,10 @@ class prefill_consumer {
     PAGEDKV_UNROLL
     for (auto r = 0; r < 2; ++r) {
       totals[r] = column_state::of_row(columns_.sum[r], [](float a, float b) { return a + b; });
+    }
+    if constexpr (has_static_scales<Element>) {
+      const auto scale = columns_.template value_scale<Element>(piece);
+      scale_rows(output_, {scale, scale});
     }
     const auto lane = compute_again(lane_);
     if (keeps_queries && columns_.has_short_rows(piece)) {

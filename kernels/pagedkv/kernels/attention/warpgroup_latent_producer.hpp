@@ -36,7 +36,7 @@ class latent_producer {
     buffers_.queries.wait_until_empty(used_queries_);
     // Addresses of queries are not kept for the next piece: stages need the registers.
     query_rows(call_, compute_again(index_))
-        .put(walk, buffers_.base + shape::queries, buffers_.base + shape::of_columns);
+        .put(walk, buffers_.base + shape::queries, buffers_.base + shape::of_columns, 1.0F);
     publish_to_products();
     buffers_.queries.full(used_queries_).arrive_after_copies();
     buffers_.queries.full(used_queries_).arrive();

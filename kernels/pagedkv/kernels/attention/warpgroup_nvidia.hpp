@@ -150,6 +150,9 @@ PAGEDKV_DEVICE inline void publish_to_products() { asm volatile("fence.proxy.asy
 PAGEDKV_DEVICE inline void copy_chunk(unsigned to, const void* from, bool exists) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
 }
+PAGEDKV_DEVICE inline void copy_word(unsigned to, const void* from, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exists ? 4 : 0));
+}
 PAGEDKV_DEVICE inline void put_chunk(unsigned to, const lane_word (&words)[4]) {
   asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]),
                "r"(words[3])
@@ -167,6 +170,9 @@ PAGEDKV_DEVICE inline void take_chunk(unsigned from, lane_word (&words)[4]) {
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(from)
                : "memory");
+}
+PAGEDKV_DEVICE inline void take_pair(unsigned from, float (&numbers)[2]) {
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(numbers[0]), "=f"(numbers[1]) : "r"(from) : "memory");
 }
 PAGEDKV_DEVICE inline void put_word(unsigned to, lane_word word) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");

@@ -21,16 +21,17 @@ class warpgroup_queries {
 
   PAGEDKV_DEVICE warpgroup_queries(const attention_call& call, int index) : call_(call), index_(index) {}
 
-  /// `queries` and `of_columns`: addresses in shared memory. Copies asynchronously where the queries' numbers are those
-  /// of products.
-  PAGEDKV_DEVICE void put(const attention_walk& walk, unsigned queries, unsigned of_columns) const {
+  /// `queries` and `of_columns`: addresses in shared memory. `key_scale`: of all keys. Copies asynchronously where the
+  /// queries' numbers are those of products.
+  PAGEDKV_DEVICE void put(const attention_walk& walk, unsigned queries, unsigned of_columns, float key_scale) const {
     const auto& call = read_again(call_);
     constexpr auto type = is_bfloat16<Number> ? number_type::bfloat16 : number_type::float16;
     if (call.queries.aligned && call.queries.type == type) {
-      copy(call, walk, queries, of_columns);
+      copy(call, walk, queries, of_columns, key_scale);
     } else {
       for (auto column = index_ / 32; column < Columns; column += Lanes / 32) {
-        convert(call, find_shared_column(call, walk.row, walk.task, column, Columns), column, queries, of_columns);
+        convert(call, find_shared_column(call, walk.row, walk.task, column, Columns), column, queries, of_columns,
+                key_scale);
       }
     }
   }
@@ -44,7 +45,7 @@ class warpgroup_queries {
 
   /// Eight neighbouring lanes copy 128 neighbouring bytes of a query.
   PAGEDKV_DEVICE void copy(const attention_call& call, const attention_walk& walk, unsigned queries,
-                           unsigned of_columns) const {
+                           unsigned of_columns, float key_scale) const {
     for (auto column = index_ / 8; column < Columns; column += Lanes / 8) {
       const auto query = find_shared_column(call, walk.row, walk.task, column, Columns);
       const auto& numbers = call.queries;
@@ -57,14 +58,14 @@ class warpgroup_queries {
                    query.exists() && of_lane * 8 < call.view.head_dim);
       }
       if (index_ % 8 == 0) {
-        put_column(of_columns, column, {query, scale_of(call)});
+        put_column(of_columns, column, {query, scale_of(call) * key_scale});
       }
     }
   }
 
   /// Divides a query by the largest power of two in it, which keeps it within binary16.
   PAGEDKV_DEVICE void convert(const attention_call& call, const query_column& query, std::int32_t column,
-                              unsigned queries, unsigned of_columns) const {
+                              unsigned queries, unsigned of_columns, float key_scale) const {
     constexpr auto chunks_of_lane = (chunks + 31) / 32;
     const auto lane = index_ % 32;
     registers<float, chunks_of_lane, 8> numbers;
@@ -97,7 +98,8 @@ class warpgroup_queries {
       }
     }
     if (lane == 0) {
-      put_column(of_columns, column, {query, __builtin_bit_cast(float, (127 + usual) << 23) * scale_of(call)});
+      const auto up = __builtin_bit_cast(float, (127 + usual) << 23);
+      put_column(of_columns, column, {query, up * scale_of(call) * key_scale});
     }
   }
 
