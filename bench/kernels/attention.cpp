@@ -678,6 +678,9 @@ void report_all(bench& b, const std::vector<head_shape>& heads) {
     b.report<bfloat16>(shape);
     if (shape.group.kind == group_kind::latent) {
       b.report<float8_latent>(shape);
+    } else if (shape.group.key_dim == shape.group.value_dim) {  // plain arithmetic reads other rows of 8 bits
+      b.report<int8>(shape);
+      b.report<float8_e4m3>(shape);
     }
   }
   report_prefixes(b, heads);

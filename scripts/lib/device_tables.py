@@ -94,7 +94,10 @@ COLUMNS = {
             for element in ("bfloat16", "float8_e4m3")
         },
     ),
-    "device_prompts": (["batch", "query/KV heads"], {"TFLOP/s": ["bfloat16_tera"]}),
+    "device_prompts": (
+        ["batch", "query/KV heads"],
+        {f"{label}, TFLOP/s": [f"{element}_tera"] for element, label in ELEMENTS.items()},
+    ),
     "device_latent": (
         ["batch", "query/KV heads"],
         {"bfloat16, TFLOP/s": ["bfloat16_tera"], "`float8_latent`, TFLOP/s": ["float8_latent_tera"]},
@@ -208,12 +211,12 @@ def decoding(report):
     return rows
 
 
-def products(report, prefix):
-    """Attention whose shapes have this prefix, in operations a second."""
+def products(report, prefix, optional=()):
+    """Attention whose shapes have this prefix, in operations a second; some are not measured over `optional` elements."""
     rows = {}
     for each in report["products"]:
         if each["library"] == "pagedkv" and each["shape"].startswith(prefix):
-            figures = rows.setdefault(name_of(each).removeprefix(prefix), {})
+            figures = rows.setdefault(name_of(each).removeprefix(prefix), {f"{element}_tera": "" for element in optional})
             figures[f"{each['element']}_tera"] = each["operations_per_second"] / 1e12
     return rows
 
@@ -345,7 +348,7 @@ def results(report):
         if "flashinfer" in part:
             add("device_flashinfer", decoding_beside(part), ceiling, f"FlashInfer {part['flashinfer']}")
     if part := report.get("attention"):
-        add("device_prompts", products(part, "prefill "))
+        add("device_prompts", products(part, "prefill ", ("int8", "float8_e4m3")))
         add("device_latent", products(part, "MLA "))
         add("device_prefixes", prefixes(part))
         add("device_lists", lists(part))
