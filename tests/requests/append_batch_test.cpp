@@ -154,6 +154,22 @@ TEST_CASE("of a request with several entries, none is repeated behind another", 
   CHECK(pool.state(low) == request_state::running);
 }
 
+TEST_CASE("entries of a request that gave way tell so, also of one with several", "[requests]") {
+  auto pool = full_pool<kv_cache<>>{};
+  auto batch = token_batch{pool.tracker, {pool.low, pool.low, pool.high}};
+  const auto done = batch.append();
+  REQUIRE(done);
+  CHECK(done.preempted() == std::vector{pool.low});
+  REQUIRE(done->num_failures == 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    CAPTURE(i);
+    CHECK(batch.failures[i].entry == i);
+    CHECK(batch.failures[i].reason.code == error_code::preempted);
+    CHECK(batch.slots[i] == skip_slot);
+  }
+  pool.check_invariants();
+}
+
 TEST_CASE("blocks of an open step are promised, and no second request gives way for them", "[requests]") {
   auto pool = full_pool<kv_cache<>>{};
   const auto step = pool.cache.begin_step(std::array{pool.sequence(pool.low)}).value();

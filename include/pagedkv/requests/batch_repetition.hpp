@@ -43,9 +43,6 @@ class batch_repetition {
   }
 
   [[nodiscard]] std::span<batch_failure> failures() const noexcept { return out_.failures.first(done_.num_failures); }
-  [[nodiscard]] bool failed(std::size_t entry) const noexcept {
-    return std::ranges::find(failures(), entry, &batch_failure::entry) != failures().end();
-  }
 
   /// Tries an entry again; fills its slots if it does not fail. Errors: those of the entry.
   [[nodiscard]] result<void> repeat(std::size_t entry) noexcept {
@@ -69,8 +66,13 @@ class batch_repetition {
     return {};
   }
 
-  /// An entry that did not fail is of no use any more, for this reason.
+  /// An entry is of no use any more, for this reason, also if it has failed for another one.
   void withdraw(std::size_t entry, const error& reason) noexcept {
+    const auto all = failures();
+    if (const auto failure = std::ranges::find(all, entry, &batch_failure::entry); failure != all.end()) {
+      failure->reason = reason;
+      return;
+    }
     for (std::size_t g = 0; g < done_.num_groups; ++g) {
       std::ranges::fill(slots_of(entry, g), skip_slot);
     }

@@ -360,7 +360,7 @@ class request_tracker {
     }
     batch.drop_repeated();
     for (std::size_t i = 0; i < requests.size(); ++i) {
-      if (std::ranges::find(preempted, requests[i]) != preempted.end() && !batch.failed(i)) {
+      if (std::ranges::find(preempted, requests[i]) != preempted.end()) {
         batch.withdraw(
             i, error{error_code::preempted, "id of a request to resume first", static_cast<std::int64_t>(requests[i])});
       }
