@@ -54,6 +54,7 @@ TEMPLATE_LIST_TEST_CASE("a request ends once, and its blocks go back", "[request
     CHECK(under_test.in_use() == 0);
     const auto ended = tracker.describe(id).value();
     CHECK(ended.state == how);
+    CHECK(ended.sequence == sequence_id{});
     CHECK(ended.ended == timestamp{50});
     CHECK(ended.failure.has_value() == (how == request_state::failed));
 

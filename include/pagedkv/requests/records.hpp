@@ -80,7 +80,11 @@ class request_records {
     if (request == nullptr) {
       return unknown(id);
     }
-    return *request;
+    auto info = *request;
+    if (info.state != request_state::running) {
+      info.sequence = {};  // which the record keeps while its release may be under way
+    }
+    return info;
   }
 
   /// The sequence of a running request. Errors: see `error_of`.

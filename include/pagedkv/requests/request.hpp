@@ -31,7 +31,7 @@ struct request_options {
 /// The record of a request, until it is purged.
 struct request_info {
   request_state state = request_state::running;  // now
-  sequence_id sequence{};  // while running; none while preempted or waiting
+  sequence_id sequence{};  // while running; otherwise none
   request_options options;
   std::uint64_t arrival = 0;  // position in the order of submission, kept across preemptions
   std::int64_t num_preemptions = 0;
