@@ -174,6 +174,39 @@ TEST_CASE("a policy that evicts nothing keeps its blocks while the pool shrinks"
   check_sound(cache);
 }
 
+namespace {
+
+/// Gives no block up by itself.
+struct offering_none {
+  static constexpr std::string_view name = "offering none";
+  static constexpr bool concurrent = true;
+  explicit offering_none(std::int32_t) {}
+  void insert(block_id, const block_release&) noexcept {}
+  void remove(block_id) noexcept {}
+  void erase(block_id) noexcept {}
+  void rename(block_id, block_id) noexcept {}
+  block_id victim(auto&&, timestamp) noexcept { return no_block; }
+  std::size_t metadata_bytes() const noexcept { return 0; }
+};
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("a pool shrinks by blocks that no policy offers", "[cache][resize]", single_thread, lock_free) {
+  auto cache = kv_cache<float32, TestType, offering_none>{small_cache(10)};
+  const auto filler = cache.create_sequence(text(100, 20)).value().id;
+  const auto used = create_committed(cache, text(0, 18));
+  write_rows(cache, used, text(0, 18));
+  REQUIRE(cache.commit(filler, 20));
+  REQUIRE(cache.release(filler));
+  if constexpr (std::is_same_v<TestType, lock_free>) {
+    REQUIRE(cache.compact());
+  }
+  CHECK(cache.resize(5));
+  CHECK(cache.num_blocks() == 5);
+  CHECK(holds_rows(cache, used, text(0, 18)));
+  check_sound(cache);
+}
+
 TEST_CASE("blocks move while steps are open, and keep waiting for them", "[cache][resize]") {
   auto cache = kv_cache<float32, reserving_allocator>{growing_cache(12, 20)};
   const auto filler = cache.create_sequence(text(100, 16)).value().id;

@@ -193,6 +193,19 @@ class block_pool {
     return num_evicted;
   }
 
+  /// Evicts a block at once, whatever the policy's order, for a caller that must get one although the policy offers none.
+  /// Returns how many: none if no block is evictable, or the policy does not evict.
+  template <class Chains>
+  [[nodiscard]] std::int64_t evict_any(Chains& chains) noexcept {
+    const auto block = evicts<Eviction> ? victims_.claim_any(states_, chains) : no_block;
+    if (block == no_block) {
+      return 0;
+    }
+    chains.erase(block);
+    leave(block, 0);
+    return 1;
+  }
+
   /// Whether a lease or a reference could be taken if no other thread interferes: the block is published, no thread
   /// evicts it, and its count is not full.
   [[nodiscard]] bool can_lease(block_id block) const noexcept { return state(block).leasable(); }

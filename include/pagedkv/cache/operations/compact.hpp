@@ -127,6 +127,7 @@ template <class State>
 std::int64_t evict_alone(State& state, std::span<block_id> victims) noexcept {
   auto watched = state.chains();
   auto num_freed = static_cast<std::int64_t>(state.pool.evict(victims, watched, state.time(), 0));
+  num_freed = num_freed != 0 ? num_freed : state.pool.evict_any(watched);
   state.free_useless(0, [&](block_id) { ++num_freed; });
   count<&cache_statistics::evictions>(state.counts, num_freed);
   return num_freed;

@@ -99,8 +99,8 @@ concept has_concurrent = requires {
 ///
 /// `victim` prefers blocks whose offer is not `has_children`; once its bounded search for a leaf has failed it calls
 /// `offer(id, evict_anyway)`. When all its offers were refused, the pool takes any evictable block and has it erased; a
-/// policy that offers nothing evicts nothing. With `layer_groups`, the pool takes any block then, too: it counts what is
-/// available before it changes anything.
+/// policy that offers nothing evicts nothing. With `layer_groups`, and in `resize` and `compact`, the pool takes any block
+/// then, too: it counts what is available before it changes anything.
 ///
 /// | optional member     | meaning                                                                                  |
 /// |---------------------|------------------------------------------------------------------------------------------|
