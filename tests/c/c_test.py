@@ -32,6 +32,10 @@ KINDS = {
         ["-DPAGEDKV_C_FILE_TIER=1", "-DPAGEDKV_C_ELEMENT=int8", "-DPAGEDKV_C_EVICTION=tiny_lfu", *SHORT],
         "int8 rw_lock tiny_lfu host 2 0 0",
     ),
+    "group_tiers": (
+        ["-DPAGEDKV_C_GROUPS=1", "-DPAGEDKV_C_FILE_TIER=1", "-DPAGEDKV_C_ELEMENT=float8_e4m3", *SHORT, *WITHOUT_EXCEPTIONS],
+        "float8_e4m3 rw_lock lru host 2 1 0",
+    ),
     "own_tensors": (
         ["-DPAGEDKV_C_BACKEND=copy_list", "-DPAGEDKV_C_LOCKING=lock_free", "-DPAGEDKV_C_EVICTION=clock_sweep",
          "-DPAGEDKV_C_PREEMPTION=no_preemption", "-DPAGEDKV_C_EVENTS=0", *SHORT, *WITHOUT_EXCEPTIONS],
@@ -100,6 +104,9 @@ class EngineInC(unittest.TestCase):
 
     def test_a_scaled_cache_with_tiers(self):
         self.run_with("tiers", "-luring")
+
+    def test_a_cache_with_groups_and_tiers(self):
+        self.run_with("group_tiers", "-luring")
 
     def test_a_cache_for_the_engines_tensors(self):
         self.run_with("own_tensors")

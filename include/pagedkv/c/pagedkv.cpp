@@ -775,6 +775,31 @@ template <class... Tiers>
   return std::apply([](auto&... each) { return std::tuple<Tiers...>{std::move(*each)...}; }, made);
 }
 
+/// Errors: those of a cache whose blocks cannot be laid out, and so have no records.
+template <class Layout>
+[[nodiscard]] result<void> plan_records(const cache_config& wanted) noexcept {
+  constexpr auto element = size_of_element<element_type>;
+  if constexpr (!layers_differ) {
+    const auto planned = plan_storage<Layout>(wanted, element);
+    return planned ? result<void>{} : planned.error();
+  } else {
+    const auto plan = plan_memory(wanted.groups, element, wanted.block_size);
+    if (!plan) {
+      return plan.error();
+    }
+    for (auto g = std::size_t{0}; g < wanted.groups.size(); ++g) {
+      if (wanted.groups[g].holds_tokens()) {
+        const auto view =
+            plan_view<Layout>(wanted.groups[g], plan->groups[g], element, plan->block_bytes, wanted.capacity());
+        if (!view) {
+          return view.error();
+        }
+      }
+    }
+    return {};
+  }
+}
+
 /// May throw `exception` and `std::bad_alloc`.
 template <class Cache>
 [[nodiscard]] result<std::unique_ptr<Cache>> make_cache(const pagedkv_config& config, const cache_config& wanted) {
@@ -794,8 +819,7 @@ template <class Cache>
     if (given.host_records < 1) {
       return error{error_code::invalid_argument, "host_tier.num_records", given.host_records, 1};
     }
-    const auto planned = plan_storage<typename Cache::layout_type>(wanted, size_of_element<element_type>);
-    if (!planned) {
+    if (const auto planned = plan_records<typename Cache::layout_type>(wanted); !planned) {
       return planned.error();
     }
     using slower = typename Cache::slower_tiers_type;
