@@ -269,6 +269,24 @@ TEST_CASE("the gain of releasing sequences of groups is what an allocation gets"
   REQUIRE(e.cache.retire_step(step));
 }
 
+TEST_CASE("with groups, a fork gives way where its request would copy the blocks that both end in", "[group_cache]") {
+  auto e = engine<group_cache<float32>>{config_of({full, window})};
+  auto tracker = request_tracker<group_cache<float32>>{e.cache};
+  const auto prompt = counted(22);
+  const auto parent = tracker.adopt(e.hold(prompt), {.may_preempt = true}).value();
+  const auto fork = tracker.fork(parent).value();
+  const auto num_blocks = e.cache.statistics().blocks.in_use;
+  REQUIRE(e.cache.resize(static_cast<std::int32_t>(num_blocks)));
+  CHECK(tracker.append(fork.id, 5).error().code == error_code::capacity_exhausted);  // none ranks below
+
+  const auto appended = tracker.append(parent, 5);
+  CHECK(appended);
+  CHECK(appended.preempted() == std::vector{fork.id});
+  CHECK(e.cache.statistics().blocks.in_use == num_blocks);
+  CHECK(e.cache.statistics().copies == 0);
+  CHECK(e.cache.check_invariants() == sound);
+}
+
 TEST_CASE("threads submit, append and preempt over groups under a reader-writer lock", "[group_cache]") {
   auto pool = tracked_groups<group_cache<float32, rw_lock>>{90};
   auto num_done = std::atomic<int>{0};

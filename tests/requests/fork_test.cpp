@@ -62,6 +62,26 @@ TEMPLATE_LIST_TEST_CASE("a fork is preempted and resumed by itself", "[requests]
   under_test.check_invariants();
 }
 
+TEMPLATE_LIST_TEST_CASE("a fork gives way where its request would copy the block that both end in", "[requests]",
+                         caches) {
+  auto under_test = tracked_cache<TestType>{3};
+  auto& tracker = under_test.tracker;
+  const auto parent = under_test.running_on(under_test.fresh_tokens(2 * block_size + 1), with_priority(50, true));
+  const auto fork = tracker.fork(parent).value().id;
+  const auto second = tracker.fork(parent).value().id;  // the pool is full, of blocks that all three have
+  CHECK(code_of(tracker.append(second, under_test.fresh_tokens(1))) == error_code::capacity_exhausted);
+  const auto sequence = under_test.sequence(parent);
+  const auto one = std::array{under_test.sequence(second)};
+  CHECK(under_test.cache.fewest_to_release(one, 1, {}, salt::none, sequence)->empty());
+
+  const auto appended = tracker.append(parent, under_test.fresh_tokens(2));
+  CHECK(appended);
+  CHECK(appended.preempted() == std::vector{second, fork});
+  CHECK(under_test.in_use() == 3);
+  CHECK(under_test.cache.describe(sequence)->num_tokens == 2 * block_size + 3);
+  under_test.check_invariants();
+}
+
 TEMPLATE_LIST_TEST_CASE("forks count against the limit of open requests", "[requests]", caches) {
   auto under_test = tracked_cache<TestType>{8, {.max_open = 2}};
   const auto parent = under_test.running(1);

@@ -396,13 +396,16 @@ class basic_kv_cache {
   }
   /// Which of these sequences to release in order to gain so many blocks, at once or with open steps: as positions in
   /// `ids`, ascending. As few as possible from the first on, without those that gain nothing; none when all are not
-  /// enough. O(n log n) in their blocks. Errors: `out_of_memory`.
+  /// enough. For an append to `beneficiary`, a block counts as gained, too, which it would otherwise copy, because
+  /// these sequences hold it. O(n log n) in their blocks. Errors: `out_of_memory`.
   [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(std::span<const sequence_id> ids,
                                                                    std::int64_t num_blocks,
-                                                                   const token_run& prompt = {},
-                                                                   salt salt = salt::none) const noexcept {
+                                                                   const token_run& prompt = {}, salt salt = salt::none,
+                                                                   sequence_id beneficiary = {}) const noexcept {
     const auto guard = shared_guard{mutex_};
-    return detail::fewest_to_release(state_, ids, num_blocks, detail::shared_by(state_, prompt, salt));
+    const auto visit_ends = [&](const auto& s, auto&& visit) { detail::for_each_shared_end(state_, s, visit); };
+    return detail::fewest_to_release(state_, ids, num_blocks, detail::shared_by(state_, prompt, salt), beneficiary,
+                                     visit_ends);
   }
 
   /// Opens a step that uses these sequences. Blocks that they release before it retires are allocated again only when

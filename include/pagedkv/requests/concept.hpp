@@ -37,7 +37,8 @@ namespace pagedkv {
 ///
 /// A cache may have `c.withdraw(id)`, too: it hides what a sequence that is about to end has published for a launch that
 /// will not happen. `in_use`, and the sequence goes on, where another one needs that launch. With `c.describe(id)`, the
-/// tracker can adopt sequences.
+/// tracker can adopt sequences. Where `fewest_to_release` takes the id of the sequence that is appended to as a fifth
+/// argument, it counts what that need not copy, too, when the others have gone.
 ///
 /// Creation and appending answer `capacity_exhausted` when blocks are missing now: `error::value` blocks are needed,
 /// `error::limit` are there, and `error::step`, if any, brings the rest.

@@ -13,7 +13,9 @@
 #include <pagedkv/requests/sequence_releases.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -103,7 +105,7 @@ class request_preemption {
       for (const auto& candidate : candidates) {
         sequences.push_back(candidate.sequence);
       }
-      const auto chosen = cache_.fewest_to_release(sequences, num_missing, prompt, salt);
+      const auto chosen = fewest_to_release(sequences, num_missing, prompt, salt, beneficiary.sequence);
       if (!chosen && chosen.error().code == error_code::out_of_memory) {
         return chosen.error();
       }
@@ -163,6 +165,17 @@ class request_preemption {
   }
 
  private:
+  /// With what an append to the beneficiary need not copy then, if the cache tells.
+  [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(std::span<const sequence_id> ids,
+                                                                   std::int64_t num_blocks, const token_run& prompt,
+                                                                   salt salt, sequence_id beneficiary) const noexcept {
+    if constexpr (requires { cache_.fewest_to_release(ids, num_blocks, prompt, salt, beneficiary); }) {
+      return cache_.fewest_to_release(ids, num_blocks, prompt, salt, beneficiary);
+    } else {
+      return cache_.fewest_to_release(ids, num_blocks, prompt, salt);
+    }
+  }
+
   Cache& cache_;
   request_records<Mutex>& records_;
   sequence_releases<Cache, Mutex>& releases_;

@@ -493,10 +493,10 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   }
   [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(std::span<const sequence_id> ids,
                                                                    std::int64_t num_blocks,
-                                                                   const token_run& prompt = {},
-                                                                   salt salt = salt::none) const noexcept {
+                                                                   const token_run& prompt = {}, salt salt = salt::none,
+                                                                   sequence_id beneficiary = {}) const noexcept {
     const auto guard = guard_nodes();
-    return device::fewest_to_release(ids, num_blocks, prompt, salt);
+    return device::fewest_to_release(ids, num_blocks, prompt, salt, beneficiary);
   }
   [[nodiscard]] result<pinning> pin(const token_run& run, salt salt = salt::none) noexcept {
     const auto guard = guard_nodes();

@@ -14,36 +14,60 @@
 
 namespace pagedkv::detail {
 
-/// Whether the next token begins inside a block that must be copied first: another holder has it, a hit may find its
-/// slot, with `with_steps` an open step reads the slots that are written, or it was invalidated, so that no hit could
-/// find the sequence's next tokens in it, and `publishes()`. `end_of(block)` is the end of the nodes in a block.
+/// Whether the next token begins inside a block that must be copied first, even if no other holder has it: a hit may
+/// find its slot, with `with_steps` an open step reads the slots that are written, or it was invalidated, so that no hit
+/// could find the sequence's next tokens in it, and `publishes()`. `end_of(block)` is the end of the nodes in a block.
 template <layered State, class End, class Publishes>
-[[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g, bool with_steps, End&& end_of,
-                             Publishes&& publishes) noexcept {
+[[nodiscard]] bool must_copy_own(const State& state, const group_sequence& s, std::size_t g, bool with_steps,
+                                 End&& end_of, Publishes&& publishes) noexcept {
   if (s.num_tokens % state.block_size(g) == 0) {
     return false;
   }
   const auto block = s.tables[g][state.place_of(g, s.num_tokens)];
-  const auto seen = state.pool.state(block);
-  return seen.count() != 1 || end_of(block) > s.num_tokens ||
-         (with_steps && s.reuses_slots && state.pool.fenced(block)) || (seen.claimed() && publishes());
+  return end_of(block) > s.num_tokens || (with_steps && s.reuses_slots && state.pool.fenced(block)) ||
+         (state.pool.state(block).claimed() && publishes());
+}
+
+/// Whether it must be copied because others hold it, too.
+template <layered State>
+[[nodiscard]] bool must_copy_shared(const State& state, const group_sequence& s, std::size_t g) noexcept {
+  return s.num_tokens % state.block_size(g) != 0 &&
+         state.pool.state(s.tables[g][state.place_of(g, s.num_tokens)]).count() != 1;
 }
 
 /// Asked by a thread with the guard of the nodes.
 template <layered State>
-[[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g,
-                             bool with_steps = true) noexcept {
-  return must_copy(
+[[nodiscard]] bool must_copy_own(const State& state, const group_sequence& s, std::size_t g,
+                                 bool with_steps = true) noexcept {
+  return must_copy_own(
       state, s, g, with_steps, [&](block_id block) { return state.nodes.published_end(block, state.granularity()); },
       [&] { return s.options.publish && (s.tail.node == no_node || !state.nodes.is_withdrawn(s.tail.node)); });
+}
+
+/// Whether one of the two holds. Asked by a thread with the guard of the nodes.
+template <layered State>
+[[nodiscard]] bool must_copy(const State& state, const group_sequence& s, std::size_t g,
+                             bool with_steps = true) noexcept {
+  return must_copy_shared(state, s, g) || must_copy_own(state, s, g, with_steps);
+}
+
+/// Calls `visit(block)` on each block that an append would copy only because others hold it, too.
+template <layered State>
+void for_each_shared_end(const State& state, const group_sequence& s, auto&& visit) noexcept {
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (state.holds_tokens(g) && must_copy_shared(state, s, g) && !must_copy_own(state, s, g)) {
+      visit(s.tables[g][state.place_of(g, s.num_tokens)]);
+    }
+  }
 }
 
 /// Asked by any thread inside the sequence: false is right, true may not be.
 template <layered State>
 [[nodiscard]] bool may_have_to_copy(const State& state, const group_sequence& s, std::size_t g) noexcept {
-  return must_copy(
-      state, s, g, true, [&](block_id block) { return state.nodes.highest_end(block, state.granularity()); },
-      [&] { return s.options.publish; });
+  return must_copy_shared(state, s, g) ||
+         must_copy_own(
+             state, s, g, true, [&](block_id block) { return state.nodes.highest_end(block, state.granularity()); },
+             [&] { return s.options.publish; });
 }
 
 /// How many tokens have slots in a group, those ahead included: not the latter while others can see the block that they

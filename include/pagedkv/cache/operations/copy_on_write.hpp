@@ -24,6 +24,18 @@ template <class State>
   return state.pool.writable(last) && !(s.reuses_slots && state.pool.fenced(last));
 }
 
+/// Calls `visit(block)` on the last block if an append would copy it only because others hold it, too.
+template <class State>
+void for_each_shared_end(const State& state, const sequence& s, auto&& visit) noexcept {
+  if (static_cast<std::size_t>(s.num_tokens) % state.block_size() != 0) {
+    const auto last = last_block(state, s);
+    if (const auto seen = state.pool.state(last);
+        seen.count() > 1 && !seen.published() && !(s.reuses_slots && state.pool.fenced(last))) {
+      visit(last);
+    }
+  }
+}
+
 /// Caches the part of the last block, or of the first reserved one, that appends may fill without a copy.
 template <class State>
 void find_room(State& state, sequence& s) noexcept {

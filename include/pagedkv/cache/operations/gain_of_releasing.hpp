@@ -3,6 +3,7 @@
 #include <pagedkv/cache/operations/parts/unlaunched.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_access.hpp>
+#include <pagedkv/core/group_config.hpp>
 #include <pagedkv/detail/with_memory.hpp>
 
 #include <algorithm>
@@ -85,11 +86,28 @@ struct released_blocks {
   return positions;
 }
 
+/// Blocks that an append to the beneficiary, if there is one, would copy only because others hold them, too:
+/// `visit_ends(sequence, visit)` calls `visit(block)` on each. May throw `std::bad_alloc`.
+template <class State, class VisitEnds>
+[[nodiscard]] std::vector<block_id> shared_ends(const State& state, sequence_id beneficiary, VisitEnds&& visit_ends) {
+  auto blocks = std::vector<block_id>{};
+  if (beneficiary != sequence_id{}) {
+    blocks.reserve(group_list::max_size);
+    static_cast<void>(visit_sequence(state, beneficiary, [&](const auto& s) -> result<void> {
+      const auto guard = state.guard_nodes();
+      visit_ends(s, [&](block_id block) { blocks.push_back(block); });
+      return {};
+    }));
+  }
+  return blocks;
+}
+
 /// Blocks that the release of all these sequences gains, because no other sequence and no pin holds them, and they are
-/// not `shared`. Only references of blocks with several are sorted. May throw `std::bad_alloc`.
+/// not `shared`; and those of `ends` that then only the beneficiary holds, which so needs no copy. Only references of
+/// blocks with several are sorted. May throw `std::bad_alloc`.
 template <class State>
 [[nodiscard]] released_blocks blocks_gained(const State& state, std::span<const sequence_id> ids,
-                                            std::vector<block_id> shared) {
+                                            std::vector<block_id> shared, std::span<const block_id> ends = {}) {
   auto released = released_blocks{};
   auto& references = released.references;
   std::sort(shared.begin(), shared.end());
@@ -120,8 +138,11 @@ template <class State>
       run.fenced |= references[run.end].fenced;
     }
     next = run.end;
-    if (run.end - run.first == state.pool.state(block).count()) {
+    const auto num_held = std::size_t{state.pool.state(block).count()};
+    if (run.end - run.first == num_held) {
       add_if_gained(run);
+    } else if (run.end - run.first + 1 == num_held && std::ranges::find(ends, block) != ends.end()) {
+      released.gained.push_back({run.first, run.end, run.last_order, false});
     }
   }
   return released;
@@ -181,12 +202,14 @@ template <class State, class FindShared>
   return with_memory(add_up, no_memory_for_gain(ids.size()));
 }
 
-template <class State, class FindShared>
+/// `visit_ends`: see `shared_ends`.
+template <class State, class FindShared, class VisitEnds>
 [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(const State& state, std::span<const sequence_id> ids,
-                                                                 std::int64_t num_blocks,
-                                                                 FindShared&& find_shared) noexcept {
+                                                                 std::int64_t num_blocks, FindShared&& find_shared,
+                                                                 sequence_id beneficiary,
+                                                                 VisitEnds&& visit_ends) noexcept {
   const auto choose = [&]() -> result<std::vector<std::size_t>> {
-    const auto released = blocks_gained(state, ids, find_shared());
+    const auto released = blocks_gained(state, ids, find_shared(), shared_ends(state, beneficiary, visit_ends));
     return useful_among(released, fewest_in_order(released, ids.size(), num_blocks));
   };
   return with_memory(choose, no_memory_for_gain(ids.size()));
