@@ -185,6 +185,16 @@ TEST_CASE("ids taken from another thread's cache are counted as steals", "[free_
   for (auto i = 0; i < num_blocks; ++i) {
     list.push(list.pop());
   }
+  for (auto i = 0; i < num_blocks; ++i) {
+    CHECK(list.pop() != no_block);
+  }
+  for (auto i = 0; i < num_blocks; ++i) {  // the only free one each time
+    list.push(block_id{i});
+    CHECK(list.pop() == block_id{i});
+  }
+  for (auto i = 0; i < num_blocks; ++i) {
+    list.push(block_id{i});
+  }
   CHECK(list.contention() == contention_counts{});
   std::jthread{[&] {
     while (list.pop() != no_block) {

@@ -47,6 +47,26 @@ struct no_thread_index {
 };
 using small_magazines = lock_free_free_list<std::atomic, this_thread_index, 1>;
 using without_caches = lock_free_free_list<std::atomic, no_thread_index>;
+
+/// Every second exchange that may fail for no reason does.
+template <class T>
+class wavering_atomic : public std::atomic<T> {
+ public:
+  using std::atomic<T>::atomic;
+
+  bool compare_exchange_weak(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+    wavers_ = !wavers_;
+    if (wavers_) {
+      expected = this->load(failure);
+      return false;
+    }
+    return this->compare_exchange_strong(expected, desired, success, failure);
+  }
+
+ private:
+  bool wavers_ = false;
+};
+
 using models = std::tuple<stack_free_list, free_list_for<basic_sharded_mutex<4>>, free_list_for<lock_free>,
                           small_magazines, without_caches, boost_free_list, run_free_list>;
 
@@ -160,6 +180,19 @@ TEMPLATE_TEST_CASE("a free list shows an id that was given back twice", "[free_l
   auto times_seen = 0;
   list.for_each([&](block_id seen) { times_seen += seen == block; });
   CHECK(times_seen > 1);
+}
+
+TEST_CASE("a free list counts exchanges that were repeated", "[free_list]") {
+  auto list = lock_free_free_list<wavering_atomic, no_thread_index, 63, count_contention>{3};
+  for (auto i = 0; i < 3; ++i) {
+    const auto before = list.contention().retries;
+    const auto block = list.pop();
+    REQUIRE(block != no_block);
+    const auto between = list.contention().retries;
+    list.push(block);
+    CHECK(between > before);
+    CHECK(list.contention().retries > between);
+  }
 }
 
 TEST_CASE("free lists take little memory per block", "[free_list]") {

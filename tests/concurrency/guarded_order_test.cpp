@@ -161,6 +161,12 @@ TEST_CASE("an order behind a mutex is exact", "[guarded_order][random]") {
   CHECK(audited_lru<>::num_violations() == 0);
 }
 
+TEST_CASE("an order behind a mutex takes two bits a block more than its policy", "[guarded_order]") {
+  constexpr auto num_blocks = 1024;
+  const auto order = eviction_order<sharded_mutex::family, lru>{num_blocks};
+  CHECK(order.metadata_bytes() == lru{num_blocks}.metadata_bytes() + 2 * num_blocks / 8);
+}
+
 TEST_CASE("the chain that was released first loses its blocks, from its tail, before any other", "[guarded_order]") {
   constexpr auto chain_blocks = 64;
   const auto num_single = GENERATE(0, 1, 6, 15);  // blocks without parents, which go first

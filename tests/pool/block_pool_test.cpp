@@ -3,6 +3,7 @@
 
 #include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/policy/free_list/any_free_block.hpp>
+#include <pagedkv/policy/free_list/contiguous_runs.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/pool/plan_moves.hpp>
 
@@ -14,6 +15,7 @@
 #include <map>
 #include <set>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,14 +31,17 @@ struct chains {
   int detached = 0;
 
   [[nodiscard]] bool has_children(block_id block) const { return with_children.contains(block); }
+  [[nodiscard]] std::size_t num_children(block_id block) const { return with_children.count(block); }
+  [[nodiscard]] static block_id parent(block_id) { return no_block; }
   [[nodiscard]] bool has_twin(block_id block, auto&&) const { return with_twin.contains(block); }
+  [[nodiscard]] static std::int64_t free_useless() { return 0; }
   void detach(block_id) { ++detached; }
   void attach(block_id) { --detached; }
   void erase(block_id block) { erased.push_back(block); }
   void withdraw(block_id) {}
 };
 
-template <class Eviction>
+template <class Eviction, class Locking = single_thread, class FreeList = any_free_block>
 struct pool_under_test {
   explicit pool_under_test(std::int32_t num_blocks) : pool(num_blocks) {}
 
@@ -58,7 +63,7 @@ struct pool_under_test {
     CHECK(counts.retiring == wanted.retiring);
   }
 
-  block_pool<single_thread, Eviction, any_free_block> pool;
+  block_pool<Locking, Eviction, FreeList> pool;
   chains index;
   std::int64_t num_evicted = 0;
 };
@@ -335,6 +340,84 @@ TEST_CASE("an allocation that finds a lease takes a block out of order", "[block
   CHECK(test.allocate(1) == std::vector{parent});
   test.pool.end_lease(leased);
   CHECK(test.allocate(1) == std::vector{leased});
+}
+
+TEMPLATE_TEST_CASE("an allocation that a lease lets fail gives back all that it took", "[block_pool]", single_thread,
+                   lock_free) {
+  auto test = pool_under_test<clock_sweep, TestType>{3};
+  const auto leased = test.make_evictable();
+  const auto cached = test.make_evictable();
+  REQUIRE(test.pool.lease(leased));
+  test.pool.begin_invalidation();  // ends before the allocation, so that it missed no victim
+  test.pool.end_invalidation();
+  CHECK(test.allocate(3).empty());
+  test.pool.end_lease(leased);
+  test.check({1, 0, 2, 0});
+  CHECK(test.index.erased.empty());
+  CHECK(test.index.detached == 0);
+  CHECK(test.pool.can_lease(cached));
+  CHECK(test.allocate(3).size() == 3);
+}
+
+TEST_CASE("a withdrawn block whose last reference goes under a lease is left to its eviction", "[block_pool]") {
+  auto test = pool_under_test<clock_sweep, lock_free>{1};
+  const auto block = test.allocate(1).at(0);
+  test.pool.publish(block);
+  REQUIRE(test.pool.lease(block));
+  REQUIRE(test.pool.withdraw(block));
+  CHECK_FALSE(test.pool.release(block, {}, 0));
+  test.check({0, 0, 1, 0});
+  test.pool.end_lease(block);
+  CHECK(test.allocate(1) == std::vector{block});
+  CHECK(test.num_evicted == 1);
+}
+
+TEST_CASE("where runs are preferred, as many free blocks as are needed are enough", "[block_pool]") {
+  auto test = pool_under_test<lru, single_thread, contiguous_runs>{8};
+  const auto blocks = test.allocate(8);
+  for (auto i = std::size_t{0}; i < 8; ++i) {
+    if (i % 2 == 0) {
+      test.pool.publish(blocks[i]);
+    }
+    test.pool.release(blocks[i], {});
+  }
+  CHECK(test.allocate(4).size() == 4);
+  CHECK(test.num_evicted == 0);
+}
+
+TEST_CASE("a run is completed by evictions of old blocks, not of young ones", "[block_pool]") {
+  constexpr auto num_groups = std::size_t{50};
+  constexpr auto group_size = run_free_list::group_size;
+  auto test = pool_under_test<lru, single_thread, contiguous_runs>{num_groups * group_size};
+  for (const auto block : test.allocate(num_groups * group_size)) {
+    test.pool.publish(block);
+  }
+  // The oldest block of each group first, then the others, those of the last group first.
+  for (auto group = std::size_t{0}; group < num_groups; ++group) {
+    test.pool.release(to_block(group * group_size), {});
+  }
+  for (auto group = num_groups; group-- > 0;) {
+    for (auto i = std::size_t{1}; i < group_size; ++i) {
+      test.pool.release(to_block(group * group_size + i), {});
+    }
+  }
+  const auto taken = test.allocate(group_size);
+  REQUIRE(taken.size() == group_size);
+  CHECK(to_index(taken.front()) % group_size == 0);
+  CHECK(to_index(taken.back()) == to_index(taken.front()) + group_size - 1);
+  // Of the eight groups from which a block was evicted in turn, the search passes those with young blocks.
+  CHECK(to_index(taken.front()) / group_size >= num_groups / 3);
+}
+
+TEST_CASE("a pool counts the free blocks that a thread took from another", "[block_pool]") {
+  constexpr auto num_blocks = std::size_t{10};
+  auto test = pool_under_test<clock_sweep, basic_lock_free<std::atomic, count_contention>>{num_blocks};
+  for (const auto block : test.allocate(num_blocks)) {
+    test.pool.release(block, {});
+  }
+  CHECK(test.pool.contention() == contention_counts{});
+  std::jthread{[&] { CHECK(test.allocate(num_blocks).size() == num_blocks); }}.join();
+  CHECK(test.pool.contention() == contention_counts{.steals = num_blocks});
 }
 
 TEST_CASE("an order that was promised to the caller holds for twins, too", "[block_pool]") {
