@@ -6,6 +6,7 @@
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 
 #include <array>
 #include <cstdint>
@@ -40,11 +41,11 @@ template <class Cache>
   return made;
 }
 
-/// A device whose blocks the test evicts, few records in host memory, and a store with room for all.
+/// A device whose blocks the test evicts, few records in host memory, and a store with room for so many.
 template <class Cache>
 struct three_places {
-  three_places()
-      : cache(config, tiers, host_tier<>{20}, std::tuple{placed_tier{store, 256, Cache::format_of(config, "")}}) {}
+  explicit three_places(std::int32_t num_stored)
+      : cache(config, tiers, host_tier<>{20}, std::tuple{placed_tier{store, num_stored, Cache::format_of(config, "")}}) {}
 
   [[nodiscard]] static std::vector<token> prompt(token first, std::int64_t num_tokens) {
     auto tokens = std::vector<token>(static_cast<std::size_t>(num_tokens));
@@ -88,7 +89,7 @@ struct three_places {
 TEMPLATE_TEST_CASE("a look-up tells how much of a prompt each place has", "[tier][random]", one_group_cache,
                    groups_cache) {
   auto random = std::mt19937{Catch::getSeed()};
-  auto places = three_places<TestType>{};
+  auto places = three_places<TestType>{GENERATE(24, 256)};  // chains with gaps, and with none
   auto num_partial = std::array<int, 3>{};
   for (auto round = 0; round < 300; ++round) {
     places.serve(places.prompt(static_cast<token>(100 * (random() % 8)), 9 + static_cast<std::int64_t>(random() % 24)));

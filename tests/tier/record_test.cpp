@@ -2,6 +2,8 @@
 #include "damage.hpp"
 
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/layout/hnd_layer_major.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
 
@@ -63,6 +65,14 @@ TEST_CASE("a sealed record is whole, and its header says what it holds", "[tier]
   CHECK(found.position == 8);
   CHECK(std::ranges::equal(found.contents.tokens, record.tokens));
   CHECK(std::ranges::equal(found.contents.keys, record.keys));
+}
+
+TEST_CASE("the text of a format has all that tells where a number is", "[tier]") {
+  const auto cache = kv_cache<int8, hnd_layer_major>{small_config(4)};
+  CHECK(make_record_format(cache.view(), "int8", "tiny model").text ==
+        "pagedkv record 3 block_size=4 layers=3 heads=2 head_dim=8 value_dim=8 layer_bytes=256 value=64 key_scales=128 "
+        "value_scales=160 token=8 head=32 value_token=0 value_head=0 scale_token=1 scale_head=4 "
+        "pieces,0,0,0,0,0,0,0,0,0,0 element=int8 model=tiny model");
 }
 
 TEST_CASE("a record torn at any byte of its header is damaged", "[tier]") {
