@@ -215,6 +215,15 @@ TEST_CASE("a session whose first blocks were dropped is restored with its window
   const auto empty = restore_sequence(another, path).value();
   CHECK(another.describe(empty.id)->num_computed_tokens == 24);
   CHECK(another.num_free_blocks() == 29);
+
+  // A single one is missed, too.
+  auto config = small_config();
+  config.block_size = 1;
+  auto by_token = plain{config};
+  const auto without_first = create_written(by_token, text(7, 3));
+  REQUIRE(by_token.drop_before(without_first, 1));
+  CHECK(test::said(save_sequence(by_token, without_first, folder.file("another"))) ==
+        test::invalid("tokens in contents of a session, which are not the sequence's, is 0, limit 3"));
 }
 
 TEST_CASE("a session survives its process", "[tier][session]") {
