@@ -15,6 +15,7 @@ CONDITION = re.compile(r"\bif \((?!constexpr)(?:[^;]*; )?(.*)\) \{$")
 STATEMENT = re.compile(r"^\s+(?!return|const|auto|using|static|template|break|continue|case|typename)[\w:.>\-\[\]()]+.*[\w)\]]\(?.*\);$")
 SKIPPED = re.compile(r"^\s*(//|#|static_assert|template|using|assert|requires|\[\[nodiscard\]\] friend)")
 DECLARATION = re.compile(r"^\s*[\w:]+(<.*>)?[&*]* \w+[({]")
+PREFETCH = re.compile(r"^\s*[\w:.>\-]*prefetch\w*\(")
 TEXT = re.compile(r"//[^\n]*|\"(?:[^\"\\\n]|\\.)*\"|(?<!\w)'(?:[^'\\\n]|\\.)+'")
 
 # A mutant is a range of a header's text, and what it is replaced by.
@@ -77,6 +78,11 @@ def mutants_of(header, text):
                 indent = len(line) - len(line.lstrip())
                 yield Mutant(header, number, begin + indent, begin + len(line), "")
         begin += len(text.splitlines(keepends=True)[number])
+
+
+def only_prefetches(text, mutant):
+    """Whether it is in a call that only asks for a cache line, which no result depends on."""
+    return PREFETCH.match(text.splitlines()[mutant.number]) is not None
 
 
 def mutated(text, mutant):

@@ -29,6 +29,7 @@ inline int sum(const std::vector<int>& values, bool twice) {
   copies.assign(
       {total});
   copies.resize(1);
+  __builtin_prefetch(copies.data(), 1);
   return copies[0] == 7 ? "0"[0] : copies[0];
 }
 """
@@ -59,13 +60,17 @@ class Mutants(unittest.TestCase):
         self.assertEqual(self.changes_of("copies.resize"), ["copies.resize(2);", ""])
         self.assertEqual(self.changes_of("{total});"), [])
 
+    def test_prefetches_are_told_apart(self):
+        found = {HEADER.splitlines()[mutant.number].strip() for mutant in self.all if mutants.only_prefetches(HEADER, mutant)}
+        self.assertEqual(found, {"__builtin_prefetch(copies.data(), 1);"})
+
     def test_a_declaration_has_no_switch(self):
         dropped = next(mutant for mutant in self.all if mutant.new == "" and "copies(values)" in HEADER[mutant.start:mutant.end])
         self.assertIsNone(mutants.switch_of(HEADER, dropped, 0))
 
     def test_a_program_with_switches_is_the_mutant_that_is_chosen(self):
         switches = [(number, mutant, mutants.switch_of(HEADER, mutant, number)) for number, mutant in enumerate(self.all)]
-        switches = [each for each in switches if each[2]]
+        switches = [each for each in switches if each[2] and not mutants.only_prefetches(HEADER, each[1])]
         for i, (_, _, switch) in enumerate(switches):
             self.assertFalse(any(mutants.crosses(switch, other) for _, _, other in switches[:i]))
         expected = {-1: "12"}
