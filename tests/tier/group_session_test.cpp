@@ -244,6 +244,17 @@ TEST_CASE("a session takes at most a block of each window for hits", "[tier][ses
   CHECK(longest - shortest <= 2 * record_bytes);
 }
 
+TEST_CASE("a session is saved without blocks that are reserved ahead", "[tier][session]") {
+  const auto folder = temporary_folder{};
+  auto one = groups_engine{config_of({full, window})};
+  const auto id = one.create(counted(200)).value();
+  one.compute(id, 200);
+  REQUIRE(save_sequence(one.cache, id, folder.file("without")));
+  REQUIRE(one.cache.reserve_slots(id, 100));
+  REQUIRE(save_sequence(one.cache, id, folder.file("with")));
+  CHECK(std::filesystem::file_size(folder.file("with")) == std::filesystem::file_size(folder.file("without")));
+}
+
 TEST_CASE("a session is saved without blocks that were evicted behind its windows", "[tier][session]") {
   const auto folder = temporary_folder{};
   const auto path = folder.file("session");

@@ -2,6 +2,7 @@
 #include "tiered_driver.hpp"
 
 #include <pagedkv/metrics/prometheus.hpp>
+#include <pagedkv/policy/allocator/reserving_allocator.hpp>
 #include <pagedkv/policy/eviction/sieve.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
@@ -59,6 +60,7 @@ TEST_CASE("a prompt that the device has evicted comes back from host memory", "[
   driver.release(made->id);
   // Once on the device again, it is shared there.
   CHECK(cache.find_prefix(numbered(13)) == 12);
+  CHECK(cache.run_transfers() == 0);  // no other tier has any
 }
 
 TEST_CASE("tenants do not share in host memory", "[tier][tiered_cache]") {
@@ -244,6 +246,9 @@ TEST_CASE("what is invalidated comes back from no tier", "[tier][tiered_cache]")
     driver.serve(numbered(13), salt{1});
     driver.serve(numbered(13, 100), salt{2});
   };
+  driver.serve(numbered(13), salt{1});
+  cache.invalidate_salt(salt{1});  // only the device has it, and it is not to be written
+  CHECK(cache.tier(0).lost_writes == 0);
   fill();
   cache.invalidate_prefix(numbered(8), salt{1});
   CHECK(driver.serve(numbered(13), salt{1}) == 0);
@@ -264,6 +269,19 @@ TEST_CASE("what is invalidated comes back from no tier", "[tier][tiered_cache]")
   driver.release(made->id);
   driver.serve(numbered(13, 100), salt{2});
   CHECK(driver.serve(numbered(13), salt{1}) == 0);
+  driver.check_invariants();
+}
+
+TEST_CASE("what was lost with its memory is saved when it is evicted again", "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32, reserving_allocator>{small_device(8), {}, {16}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(29));
+  REQUIRE(cache.resize(1));
+  CHECK(cache.tier(0).lost_writes >= 6);
+  REQUIRE(cache.resize(8));
+  driver.serve(numbered(29));
+  driver.serve(numbered(32, 100));
+  CHECK(driver.serve(numbered(29)) == 28);
   driver.check_invariants();
 }
 
