@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -29,8 +30,12 @@ struct chains {
   std::set<block_id> with_twin;
   std::vector<block_id> erased;
   int detached = 0;
+  std::function<void()> when_asked = [] {};  // before each answer of `has_children`
 
-  [[nodiscard]] bool has_children(block_id block) const { return with_children.contains(block); }
+  [[nodiscard]] bool has_children(block_id block) const {
+    when_asked();
+    return with_children.contains(block);
+  }
   [[nodiscard]] std::size_t num_children(block_id block) const { return with_children.count(block); }
   [[nodiscard]] static block_id parent(block_id) { return no_block; }
   [[nodiscard]] bool has_twin(block_id block, auto&&) const { return with_twin.contains(block); }
@@ -357,6 +362,21 @@ TEMPLATE_TEST_CASE("an allocation that a lease lets fail gives back all that it 
   CHECK(test.index.detached == 0);
   CHECK(test.pool.can_lease(cached));
   CHECK(test.allocate(3).size() == 3);
+}
+
+TEST_CASE("an allocation searches again for all that is available, while a lease may end", "[block_pool]") {
+  auto test = pool_under_test<lru, sharded_mutex>{2};
+  const auto leased = test.make_evictable();
+  const auto parent = test.make_evictable();
+  test.index.with_children = {parent};
+  REQUIRE(test.pool.lease(leased));
+  auto num_asked = 0;
+  test.index.when_asked = [&] {
+    if (++num_asked == 3) {  // the order has offered both in vain, and begins again
+      test.pool.end_lease(leased);
+    }
+  };
+  CHECK(test.allocate(2).size() == 2);
 }
 
 TEST_CASE("a withdrawn block whose last reference goes under a lease is left to its eviction", "[block_pool]") {
