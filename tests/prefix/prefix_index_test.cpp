@@ -459,6 +459,13 @@ TEST_CASE("a chain is followed past newer branches, wherever they leave it", "[c
   }
 }
 
+TEST_CASE("with its first key, an index takes a pointer more a block", "[prefix_index]") {
+  auto test = index_under_test<xxh3_hash>{100};
+  const auto before = test.index.metadata_bytes();
+  REQUIRE(test.index.assign_keys(block_id{3}, std::array{prefix_key{0, {1, 2}}}));
+  CHECK(test.index.metadata_bytes() == before + 100 * sizeof(void*));
+}
+
 TEST_CASE("keys and known hashes are those of the block, also behind links", "[chain_match]") {
   constexpr auto num_blocks = std::size_t{20};
   auto test = index_under_test<xxh3_hash>{num_blocks};
