@@ -126,6 +126,17 @@ TEST_CASE("values live as long as they are told to", "[redis]") {
   CHECK(std::stol(store.call({"PTTL", values.key(0)})) > 0);
 }
 
+TEST_CASE("values go to no other database than the one that was asked for", "[redis]") {
+  skip_without_store();
+  const auto store = store_process{};
+  auto values = remote_values{3, 100};
+  auto client = redis_client{config_of(store.url() + "/9999")};
+  CHECK(client.num_connections() == 0);
+  CHECK_FALSE(client.failure().empty());
+  CHECK(values.set(client) == 0);
+  CHECK(store.call({"EXISTS", values.key(0)}) == "0");
+}
+
 TEST_CASE("a store that is killed in a batch loses this batch, and is found again", "[redis][random]") {
   skip_without_store();
   const auto seed = Catch::getSeed();
