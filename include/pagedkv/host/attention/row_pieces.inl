@@ -1,4 +1,4 @@
-// The pieces of a plan with few rows, for one instruction set; see vectors.inl.
+// The pieces of a plan that are not computed in panels, for one instruction set; see vectors.inl.
 #if defined(PAGEDKV_ISA)
 
 namespace pagedkv::host::attention::PAGEDKV_ISA {
@@ -26,7 +26,7 @@ PAGEDKV_INLINE void with_rows(std::int32_t num_rows, Run run) {
   }
 }
 
-/// Computes a piece in sets of up to 8 rows: directly, with the matrix unit, or from decoded tiles.
+/// Computes a piece in sets of up to 8 rows: directly, with the matrix unit, in pairs, or from decoded tiles.
 template <class Element>
 class row_worker : private worker {
  public:
@@ -154,7 +154,7 @@ class row_worker : private worker {
            has_whole_rows();
   }
 
-  /// Whether products are those of pairs, in tiles of which every row sees all tokens, and of int8 in every tile.
+  /// Whether products are those of pairs, for rows that see all tokens of a tile, and of int8 in every tile.
   [[nodiscard]] PAGEDKV_INLINE bool multiplies_pairs() const {
     return fits_pairs<Element> && call_.has_pair_products && num_rows_ >= rows_for_pairs<Element> && has_whole_rows();
   }
