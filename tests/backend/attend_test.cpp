@@ -145,6 +145,25 @@ TEMPLATE_TEST_CASE("queries and outputs may be of any unscaled element", "[atten
   CHECK(wider.worst_error(wider.expected({})) <= attention_tolerance<float32>);
 }
 
+TEST_CASE("queries over bfloat16 may be its own numbers or others", "[attention][random]") {
+  const auto seed = Catch::getSeed();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  for (const auto group_size : {3, 8, 15, 20}) {
+    CAPTURE(group_size);
+    auto shape = batch_shape{{0, 1, 33, 150}};
+    shape.group_size = group_size;
+    shape.queries = std::vector<std::int32_t>{1, 1, 2, 3};
+    auto exact = attention_under_test<hnd<bfloat16>, bfloat16, float32>{shape, random};
+    check_against_reference(exact);
+    auto mixed = attention_under_test<hnd<bfloat16>, float32>{shape, random};
+    const auto half = static_cast<std::ptrdiff_t>(mixed.queries().size() / 2);
+    std::for_each(mixed.queries().begin(), mixed.queries().begin() + half,
+                  [](float& query) { query = bfloat16::decode(bfloat16::encode(query, 1.0f), 1.0f); });
+    check_against_reference(mixed);
+  }
+}
+
 TEMPLATE_TEST_CASE("attention to a long sequence uses every thread", "[attention]", nhd<float32>, hnd<int8>) {
   auto random = std::mt19937{6};
   auto shape = batch_shape{{32789}};
@@ -156,13 +175,13 @@ TEMPLATE_TEST_CASE("attention to a long sequence uses every thread", "[attention
 }
 
 TEMPLATE_TEST_CASE("the bits of a row depend on nothing but the row", "[attention]", nhd<float32>, hnd<float16>,
-                   nhd<int8>) {
+                   nhd<bfloat16>, nhd<int8>) {
   auto shape = batch_shape{{1500, 40, 3000, 700, 8000}};
   shape.group_size = 4;
   shape.queries = std::vector<std::int32_t>{1, 3, 2, 80, 1};
   auto random = std::mt19937{7};
   auto whole = attention_under_test<TestType>{shape, random};
-  for (const auto set : instruction_sets()) {
+  for (const auto set : instruction_sets<typename TestType::element_type>()) {
     REQUIRE(whole.attend({}, {}, set));
     auto together = std::vector<std::vector<float>>{};
     for (auto row = std::size_t{0}; row < shape.lengths.size(); ++row) {
@@ -289,8 +308,8 @@ TEMPLATE_PRODUCT_TEST_CASE("values may be shorter or longer than keys, or the fi
   }
 }
 
-TEMPLATE_TEST_CASE("a tree mask hides branches", "[attention][random]", nhd<float32>, hnd<float16>, nhd<int8>,
-                   nhd<float8_e4m3>) {
+TEMPLATE_TEST_CASE("a tree mask hides branches", "[attention][random]", nhd<float32>, hnd<float16>, hnd<bfloat16>,
+                   nhd<int8>, nhd<float8_e4m3>) {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -328,7 +347,7 @@ TEMPLATE_TEST_CASE("NaN and infinity reach the queries that see them and no othe
                    hnd<float16>, nhd<bfloat16>, nhd<int8>, hnd<float8_e4m3>) {
   const auto in_key = GENERATE(true, false);
   const auto bad = GENERATE(not_a_number, infinity);
-  for (const auto set : instruction_sets()) {
+  for (const auto set : instruction_sets<typename TestType::element_type>()) {
     CAPTURE(in_key, bad, static_cast<int>(set));
     auto random = std::mt19937{9};
     auto shape = batch_shape{{100, 100}};
@@ -354,7 +373,7 @@ TEMPLATE_TEST_CASE("NaN and infinity reach the queries that see them and no othe
 TEMPLATE_TEST_CASE("NaN and infinity reach all queries of a group, and one query its own head", "[attention]",
                    nhd<float32>, hnd<float16>, nhd<bfloat16>, hnd<int8>, nhd<float8_e4m3>) {
   const auto bad = GENERATE(not_a_number, infinity);
-  for (const auto set : instruction_sets()) {
+  for (const auto set : instruction_sets<typename TestType::element_type>()) {
     CAPTURE(bad, static_cast<int>(set));
     auto random = std::mt19937{13};
     auto shape = batch_shape{{128}};
@@ -391,7 +410,7 @@ TEMPLATE_TEST_CASE("a NaN that a tree mask hides does not reach the result", "[a
     // The first token of the tree.
     attention.write(0, 62, std::vector<float>(2 * 64, 0.5f), std::vector<float>(2 * 64, not_a_number));
     const auto batch = attention.batch();
-    for (const auto set : instruction_sets()) {
+    for (const auto set : instruction_sets<typename TestType::element_type>()) {
       REQUIRE(attention.attend({}, {}, set));
       for (auto query = std::size_t{0}; query < 8; ++query) {
         CAPTURE(group_size, query, static_cast<int>(set));
@@ -412,7 +431,7 @@ TEST_CASE("a scale that is any NaN makes the result NaN", "[attention]") {
       const auto& view = attention.view();
       const auto at = static_cast<std::int64_t>(attention.slot_of(0, 50));
       *view.value_scale(1, at / 16, static_cast<std::int32_t>(at % 16), 0) = std::bit_cast<float>(bits);
-      for (const auto set : instruction_sets()) {
+      for (const auto set : instruction_sets<int8>()) {
         CAPTURE(bits, group_size, static_cast<int>(set));
         REQUIRE(attention.attend({}, {}, set));
         CHECK(std::isnan(attention.output_at(0, 0, 3)));
@@ -440,7 +459,7 @@ TEST_CASE("scales of tokens that a row does not see do not reach it", "[attentio
     const auto& view = attention.view();
     const auto at = static_cast<std::int64_t>(attention.slot_of(1, 76));
     *view.value_scale(1, at / 16, static_cast<std::int32_t>(at % 16), 0) = not_a_number;
-    for (const auto set : instruction_sets()) {
+    for (const auto set : instruction_sets<int8>()) {
       CAPTURE(group_size, static_cast<int>(set));
       leave_nan_on_the_stack();
       REQUIRE(attention.attend({}, {}, set));
@@ -494,7 +513,7 @@ TEST_CASE("scores of ten thousand neither overflow nor vanish", "[attention]") {
   }
   for (const auto sign : {1.0f, -1.0f}) {
     std::ranges::fill(attention.queries(), sign * 12.5f);  // scores of ± 10,000
-    for (const auto set : instruction_sets()) {
+    for (const auto set : instruction_sets<float32>()) {
       REQUIRE(attention.attend({}, {}, set));
       CHECK(attention.worst_error(attention.expected({})) <= 1e-5);
       CHECK(attention.log_sum_exp(0, 0) > 9999);

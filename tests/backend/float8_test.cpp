@@ -57,7 +57,7 @@ TEMPLATE_TEST_CASE("a NaN in 8-bit floating point reaches the queries that see i
     auto poisoned = std::vector<float>(2 * 64, 0.5f);
     poisoned[3] = std::numeric_limits<float>::quiet_NaN();  // of KV head 0
     attention.write(0, 85, std::vector<float>(2 * 64, 0.5f), poisoned);
-    for (const auto set : instruction_sets()) {
+    for (const auto set : instruction_sets<typename TestType::element_type>()) {
       CAPTURE(group_size, static_cast<int>(set));
       REQUIRE(attention.attend({}, {}, set));
       CHECK(std::isfinite(attention.output_at(14, 0, 3)));  // at position 84

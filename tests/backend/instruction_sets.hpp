@@ -24,7 +24,7 @@ template <class Element>
 }
 
 /// Those that this processor supports and that differ for an element.
-template <class Element = int8>
+template <class Element>
 [[nodiscard]] std::vector<host::instruction_set> instruction_sets() {
   auto sets = std::vector<host::instruction_set>{};
   for (auto number = 0; number <= static_cast<int>(host::best_instruction_set()); ++number) {
