@@ -389,10 +389,12 @@ class row_worker : private worker {
       auto set = row_set{};
       matrix_buffer buffer;
       for (auto row = std::int64_t{0}, i = std::int64_t{0}; row < num_rows_; row += set.num_rows, ++i) {
-        const auto any = describe(set, t, row, i);
+        if (!describe(set, t, row, i)) {
+          continue;
+        }
         if (!set.all_seen && !std::same_as<Element, int8>) {
           are_all_seen = false;
-        } else if (any) {
+        } else {
           place(set, head);
           for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
             multiply_pairs(set, t, first, keys[first / strip_tokens]);
@@ -415,11 +417,13 @@ class row_worker : private worker {
     float key_scales[tile_tokens];
     float value_scales[tile_tokens];
     where.read_scales(call_, piece_.first_head + head, t, key_scales, value_scales);
-    decode_tile<Element>(where.keys_of(call_, piece_.first_head + head), t, t.offsets, t.key_scales, view.head_dim, dim_, tile_);
+    decode_tile<Element>(where.keys_of(call_, piece_.first_head + head), t, t.offsets, t.key_scales, view.head_dim,
+                         dim_, tile_);
     // The values of latent storage are decoded with its keys.
     const auto latent = view.is_latent() && t.value_dim % lanes == 0;
     if (!latent) {
-      decode_tile<Element>(where.values_of(call_, piece_.first_head + head), t, t.value_offsets, t.value_scales, t.value_dim, value_dim_, values);
+      decode_tile<Element>(where.values_of(call_, piece_.first_head + head), t, t.value_offsets, t.value_scales,
+                           t.value_dim, value_dim_, values);
     }
     std::int64_t offsets[tile_tokens];
     std::int64_t value_offsets[tile_tokens];
