@@ -102,10 +102,10 @@ struct release_numbers {
 
 /// Attention of the batch's queries over one layer's blocks, on threads that the caller lends; complete when it
 /// returns. `Input` and `Output` are unscaled elements; arithmetic is float32, with AVX-512 or AVX2 where the processor
-/// has them. With AMX, for int8 with AVX-512 VNNI, and for bfloat16 with AVX-512 BF16, infinite keys, values and scales
-/// may give NaN, and queries and weights keep 15 bits or more, counted from the largest one of a query or of a row's
-/// weights. Weights of bfloat16 keep 8 with AVX-512 BF16. With AMX, so do those of bfloat16 and of elements of 8 bits
-/// where more than 16 pairs of query and head, of one row or of rows that share a prefix, share a KV head; there,
+/// has them. With AMX, for int8 with AVX-512 VNNI, and for bfloat16 with AVX-512 BF16, infinite queries, keys, values
+/// and scales may give NaN, and queries and weights keep 15 bits or more, counted from the largest one of a query or of
+/// a row's weights. Weights of bfloat16 keep 8 with AVX-512 BF16. With AMX, so do those of bfloat16 and of elements of 8
+/// bits where more than 16 pairs of query and head, of one row or of rows that share a prefix, share a KV head; there,
 /// values of bfloat16 from 2^120 on may overflow. Work is divided by tokens and heads, so that one long sequence keeps
 /// all threads busy.
 ///

@@ -68,7 +68,7 @@ PAGEDKV_INLINE floats widen_bfloat16(__m256i numbers) {
   return reinterpret_cast<floats>(widen(reinterpret_cast<shorts>(numbers)) << 16);
 }
 
-/// Where numbers `d` to `d + 15` of a row's query begin among its lines, and how many of them lie together.
+/// Writes numbers `d` to `d + 15` of a row's query to their places in the lines of a set.
 template <int Rows>
 PAGEDKV_INLINE void write_run(std::byte* lines, int r, std::int32_t d, __m256i numbers) {
   constexpr auto run = numbers_of_run<Rows>;
@@ -203,7 +203,8 @@ PAGEDKV_PAIRS_NOINLINE void round_weights(const row_set& set, const tile& t, mat
   const auto steps_of_one = 1.0f / steps;
   for (auto i = std::int64_t{0}; i < num_vectors; ++i) {
     const auto weights = read_floats(set.scores + i * lanes);
-    const auto rounded = std::same_as<Element, int8> ? round_to_steps(weights, steps_of_one) : round_to_bfloat16(weights);
+    const auto rounded =
+        std::same_as<Element, int8> ? round_to_steps(weights, steps_of_one) : round_to_bfloat16(weights);
     __builtin_memcpy(buffer.weights + i * lanes * 2, &rounded, sizeof rounded);
   }
   std::fill_n(buffer.weights + num_vectors * lanes * 2, lanes * 2, std::byte{});  // up to whole passes

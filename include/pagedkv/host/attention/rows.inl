@@ -5,7 +5,7 @@ namespace pagedkv::host::attention::PAGEDKV_ISA {
 
 inline constexpr auto most_rows = 8;                    // rows in a set
 inline constexpr auto most_sums = lanes >= 16 ? 16 : 8;  // vectors kept in registers
-inline constexpr auto most_queue_rows = 2;              // with more, strips are prefetched, but on AMD's processors
+inline constexpr auto most_queue_rows = 2;              // with more, strips are prefetched, except on AMD's processors
 inline constexpr auto most_together = 4;                // tokens whose keys are multiplied at once
 
 /// A tile: the addresses of the tokens' keys and values, for one KV head. Tokens are padded to a multiple of 16 with
@@ -37,7 +37,7 @@ PAGEDKV_INLINE void fetch_next(const tile& t, std::int64_t key_bytes, std::int32
 /// neighbouring tokens of each row, one row after the other.
 struct row_set {
   const float* queries = nullptr;  // [row][padded dim], scaled
-  float* query_matrices = nullptr; // the same for the matrix unit
+  float* query_matrices = nullptr; // the same for products of matrices or pairs
   float* sums = nullptr;           // [row][padded value dim]: values, weighted
   float* scores = nullptr;         // vectors of scores of a tile, then of weights
   float* highest = nullptr;        // [lane]: highest score of the lane's row

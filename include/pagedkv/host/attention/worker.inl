@@ -68,7 +68,8 @@ class worker {
     return first >= 0 ? hidden << first : hidden >> -first;
   }
 
-  /// Merges the results of `count` rows of a chunk into those of the preceding ones, or leaves them to the merging function.
+  /// Merges the results of `count` rows of a chunk into those of the preceding ones, or leaves them to the merging
+  /// function.
   PAGEDKV_NOINLINE void keep(partial done, partial merged, std::int32_t chunk, std::int32_t head, std::int64_t row,
                            std::int64_t count, float* partials) const {
     auto into = unit_.first_partial < 0 ? merged : partial_of(chunk, head, partials);
