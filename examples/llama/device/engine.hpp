@@ -29,8 +29,8 @@ extern template class model<pagedkv::bfloat16>;
 
 /// An engine for such a model, which outlives it. A model serves one engine at a time, with which it shares its stream
 /// and the results of passes. Tiers hold K and V as the cache does. Throws `std::invalid_argument` for steps that are
-/// larger than those that the model was made for, for a store and a file that cannot be taken, and what the cache
-/// throws.
+/// larger than those that the model was made for, for a store, for a file without host memory or that cannot be taken,
+/// and what the cache throws.
 [[nodiscard]] std::unique_ptr<engine> make_engine(model<pagedkv::float32>& with, const engine_sizes& sizes,
                                                   const tier_sizes& tiers = {});
 [[nodiscard]] std::unique_ptr<engine> make_engine(model<pagedkv::bfloat16>& with, const engine_sizes& sizes,
