@@ -37,7 +37,7 @@ PAGEDKV_DEVICE void expand(lane_word stored, registers<lane_word, words_of_store
 /// The upper byte of bfloat16 numbers from 128 to 511.
 inline constexpr lane_word brain_high = 0x43434343U;
 
-/// The numbers of a stored word of 8-bit numbers, in order, as bfloat16, which holds all of them.
+/// The numbers of a stored word of 8-bit numbers, in order, as bfloat16, which holds all of int8 and float8.
 template <class Element, class Numbers>
 PAGEDKV_DEVICE void expand_to_brain(lane_word stored, registers<lane_word, 2>& numbers) {
   using brain = typename Numbers::brain;

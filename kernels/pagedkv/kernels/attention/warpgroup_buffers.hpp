@@ -15,7 +15,8 @@
 
 namespace pagedkv::kernels {
 
-/// The numbers that products of prompts multiply. bfloat16 holds all numbers of 8 bits, and has the range of scales.
+/// The numbers that products of prompts multiply. bfloat16 holds all numbers of int8 and float8, and has the range of
+/// scales.
 template <class Element, class Numbers>
 using prefill_number = std::conditional_t<sizeof(typename Element::storage) == 1, typename Numbers::brain,
                                           typename Numbers::template of_products<Element>>;
