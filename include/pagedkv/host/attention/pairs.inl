@@ -227,8 +227,8 @@ PAGEDKV_INLINE floats take_sums(Sums low, Sums high, std::integer_sequence<int, 
 
 /// Adds the weighted values of a tile to `Count` lines of the sums of each row. Prefetches a line for each line of
 /// values.
-template <class Element, int Rows, int Count, bool Sorted>
-PAGEDKV_PAIRS_INLINE void add_value_lines(const row_set& set, const tile& t, const matrix_buffer& buffer,
+template <class Element, int Rows, int Count>
+PAGEDKV_PAIRS_INLINE void add_value_lines(const row_set& set, const tile& t, const matrix_buffer& buffer, bool sorted,
                                           std::int32_t d) {
   constexpr auto tokens = lanes / Rows;
   constexpr auto lane = std::make_integer_sequence<int, lanes>{};
@@ -265,21 +265,24 @@ PAGEDKV_PAIRS_INLINE void add_value_lines(const row_set& set, const tile& t, con
   PAGEDKV_UNROLL for (auto i = 0; i < Rows * Count; ++i) {
     auto* const sums = set.sums + i / Count * set.sum_stride + d + i % Count * numbers_of_line;
     const auto steps = buffer.steps[i / Count];
-    write_floats(sums, read_floats(sums) + take_sums<Sorted, 0>(low[i], high[i], lane) * steps);
-    write_floats(sums + lanes, read_floats(sums + lanes) + take_sums<Sorted, 1>(low[i], high[i], lane) * steps);
+    const auto first = sorted ? take_sums<true, 0>(low[i], high[i], lane) : take_sums<false, 0>(low[i], high[i], lane);
+    const auto second = sorted ? take_sums<true, 1>(low[i], high[i], lane) : take_sums<false, 1>(low[i], high[i], lane);
+    write_floats(sums, read_floats(sums) + first * steps);
+    write_floats(sums + lanes, read_floats(sums + lanes) + second * steps);
   }
 }
 
 /// Adds the weighted values of a tile to the sums.
-template <class Element, int Rows, bool Sorted>
-PAGEDKV_PAIRS_NOINLINE void add_value_pairs(const row_set& set, const tile& t, const matrix_buffer& buffer) {
+template <class Element, int Rows>
+PAGEDKV_PAIRS_NOINLINE void add_value_pairs(const row_set& set, const tile& t, const matrix_buffer& buffer,
+                                            bool sorted) {
   constexpr auto together = std::min(most_lines, most_sums / 2 / Rows);
   auto d = 0;
   for (; d + together * numbers_of_line <= t.value_dim; d += together * numbers_of_line) {
-    add_value_lines<Element, Rows, together, Sorted>(set, t, buffer, d);
+    add_value_lines<Element, Rows, together>(set, t, buffer, sorted, d);
   }
   for (; d < t.value_dim; d += numbers_of_line) {
-    add_value_lines<Element, Rows, 1, Sorted>(set, t, buffer, d);
+    add_value_lines<Element, Rows, 1>(set, t, buffer, sorted, d);
   }
 }
 

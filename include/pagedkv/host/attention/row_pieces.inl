@@ -172,7 +172,7 @@ class row_worker : private worker {
           constexpr auto num_rows = decltype(rows)::value;
           if (as_pairs) {
             const auto is_exact = lay_out_query_pairs<Element, num_rows>(set, call_.view.head_dim, factor_);
-            needs_two_parts_ = needs_two_parts_ || !is_exact;
+            in_two_parts_ |= is_exact ? 0 : bit_of(head);
           } else {
             lay_out_queries<Element, num_rows>(set, call_.view.head_dim);
           }
@@ -231,7 +231,7 @@ class row_worker : private worker {
           place(sets[i], head);
           const auto range = token_range{first, std::min(t.num_tokens, first + strip_tokens)};
           if (as_pairs) {
-            multiply_pairs(sets[i], t, first, keys);
+            multiply_pairs(sets[i], t, head, first, keys);
           } else {
             multiply_strip(sets[i], t, range, buffer_of(i), as_matrices);
           }
@@ -248,7 +248,7 @@ class row_worker : private worker {
           weigh(sets[i], t);
         }
         if (as_pairs) {
-          add_pairs_of<sorts_numbers<Element>>(sets[i], t, buffer_of(i));
+          add_pairs_of(sets[i], t, buffer_of(i));
           t.ahead = nullptr;
         }
       }
@@ -311,11 +311,12 @@ class row_worker : private worker {
     }
   }
 
-  PAGEDKV_INLINE void multiply_pairs(const row_set& set, const tile& t, std::int64_t first, key_matrix keys) {
+  PAGEDKV_INLINE void multiply_pairs(const row_set& set, const tile& t, std::int32_t head, std::int64_t first,
+                                     key_matrix keys) {
     if constexpr (fits_pairs<Element>) {
       with_rows(set.num_rows, [&](auto rows) {
         constexpr auto num_rows = decltype(rows)::value;
-        if (needs_two_parts_ && !std::same_as<Element, int8>) {
+        if ((in_two_parts_ & bit_of(head)) != 0 && !std::same_as<Element, int8>) {
           multiply_key_pairs<Element, num_rows, 2>(set, t, first, keys, factor_);
         } else {
           multiply_key_pairs<Element, num_rows, 1>(set, t, first, keys, factor_);
@@ -324,12 +325,12 @@ class row_worker : private worker {
     }
   }
 
-  template <bool Sorted>
   PAGEDKV_INLINE void add_pairs_of(const row_set& set, const tile& t, matrix_buffer& buffer) {
     if constexpr (fits_pairs<Element>) {
       with_rows(set.num_rows, [&](auto rows) { round_weights<Element, decltype(rows)::value>(set, t, buffer); });
+      const auto sorted = sorts_pairs();
       with_rows(set.num_rows, [&](auto rows) {
-        add_value_pairs<Element, decltype(rows)::value, Sorted>(set, t, buffer);
+        add_value_pairs<Element, decltype(rows)::value>(set, t, buffer, sorted);
       });
     }
   }
@@ -397,10 +398,10 @@ class row_worker : private worker {
         } else {
           place(set, head);
           for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
-            multiply_pairs(set, t, first, keys[first / strip_tokens]);
+            multiply_pairs(set, t, head, first, keys[first / strip_tokens]);
           }
           weigh(set, t);
-          add_pairs_of<false>(set, t, buffer);
+          add_pairs_of(set, t, buffer);
         }
       }
       if (!are_all_seen) {
@@ -517,6 +518,9 @@ class row_worker : private worker {
     return any;
   }
 
+  /// The bit of a KV head; those of more than 64 share bits.
+  [[nodiscard]] static constexpr std::uint64_t bit_of(std::int32_t head) { return std::uint64_t{1} << (head % 64); }
+
   /// A set's row among those of its unit; padding repeats the last row.
   [[nodiscard]] PAGEDKV_INLINE std::int64_t own_row(const row_set& set, std::int32_t r) const {
     return std::min(set.first_row + r, num_rows_ - 1);
@@ -536,9 +540,9 @@ class row_worker : private worker {
     }
   }
 
-  bool needs_two_parts_ = false;  // since queries are no numbers of bfloat16
-  float factor_ = 0;              // of products; one for all KV heads without static scales
-  std::int32_t shaped_for_ = 0;  // rows that the matrix registers have shapes for, if any
+  std::uint64_t in_two_parts_ = 0;  // a bit for each KV head: its queries are not all numbers of bfloat16
+  float factor_ = 0;                // of products; one for all KV heads without static scales
+  std::int32_t shaped_for_ = 0;     // rows that the matrix registers have shapes for, if any
 };
 
 }  // namespace pagedkv::host::attention::PAGEDKV_ISA
