@@ -191,7 +191,8 @@ int chat(llama::model& loaded, const llama::tokenizer& words, const settings& ch
 
 int main(int argc, char** argv) {
   auto chosen = settings{};
-  auto app = CLI::App{"Answers questions with a model of Llama's, Qwen 3's, Gemma 3's or Bamba's kind."};
+  auto app = CLI::App{
+      "Answers questions with a model of Llama's, Mistral's, Phi-3's, Qwen 3's, Gemma 3's or Bamba's kind."};
   chosen.engine.add_to(app);
   app.add_option("question", chosen.questions,
                  "questions, one after the other; none: read from the terminal, until exit");

@@ -90,7 +90,8 @@ int serve(const settings& chosen) {
 
 int main(int argc, char** argv) {
   auto chosen = settings{};
-  auto app = CLI::App{"Serves a model of Llama's, Qwen 3's, Gemma 3's or Bamba's kind with OpenAI's interface."};
+  auto app = CLI::App{
+      "Serves a model of Llama's, Mistral's, Phi-3's, Qwen 3's, Gemma 3's or Bamba's kind with OpenAI's interface."};
   chosen.engine.add_to(app);
   app.add_option("--name", chosen.name, "of the model, for clients; otherwise that of the folder");
   app.add_option("--host", chosen.host, "address to listen at")->capture_default_str();
