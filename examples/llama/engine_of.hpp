@@ -539,19 +539,30 @@ class engine_of final : public engine {
     return count;
   }
 
-  /// The request to start or resume next, of the highest rank; none if none waits.
-  [[nodiscard]] row* next_waiting() {
-    const auto waiting = num_waiting() == 0 ? std::vector<pagedkv::request_id>{} : requests_.resumable().value();
-    return waiting.empty() ? nullptr : &*std::ranges::find(all_, waiting.front(), &row::id);
+  /// The requests that wait, in the order in which they start or resume.
+  [[nodiscard]] std::vector<pagedkv::request_id> waiting() {
+    return num_waiting() == 0 ? std::vector<pagedkv::request_id>{} : timed(requests_)->resumable().value();
   }
   [[nodiscard]] bool may_start(const row& r) const { return num_rows() + r.num_rows() <= sizes_.max_rows; }
 
   /// Starts and resumes requests by their rank, while they fit. One that starts behind another never takes that one's
-  /// blocks in the same step, which has published them and is still to compute them.
+  /// blocks in the same step, which has published them and is still to compute them. Those that give way are ranked
+  /// again in the next step.
   void admit() {
-    for (auto* r = next_waiting(); r != nullptr && budget_ > 0 && may_start(*r); r = next_waiting()) {
+    if (budget_ <= 0 || num_rows() >= sizes_.max_rows) {
+      return;
+    }
+    const auto preempted_before = statistics_.preemptions;
+    for (const auto id : waiting()) {
+      const auto r = std::ranges::find(all_, id, &row::id);
+      if (r == all_.end() || !r->is_open()) {
+        continue;  // a listener of one that failed has ended it
+      }
+      if (budget_ <= 0 || !may_start(*r) || statistics_.preemptions != preempted_before) {
+        return;
+      }
       if (const auto admitted = start(*r); admitted) {
-        running_.push_back(r);
+        running_.push_back(&*r);
       } else if (running_.empty()) {
         fail(*r, admitted.error());  // it does not fit while no other one runs, so it never will
       } else {
@@ -601,8 +612,8 @@ class engine_of final : public engine {
     const auto blocks = cache_.statistics().blocks;
     // A row needs a block for its next token, and chunks of prompts those for all tokens of the step.
     const auto most = std::ssize(running_) * 2 + sizes_.token_budget / cache_.config().block_size;
-    const auto* const next = next_waiting();
-    const bool admits = next != nullptr && may_start(*next);
+    const auto next = num_rows() < sizes_.max_rows ? waiting() : std::vector<pagedkv::request_id>{};
+    const bool admits = !next.empty() && may_start(*std::ranges::find(all_, next.front(), &row::id));
     return !admits && blocks.free + blocks.evictable >= most * num_groups_;
   }
 
