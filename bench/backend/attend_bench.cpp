@@ -213,7 +213,8 @@ class workload {
 
 /// Of the queries that an engine has beside keys of an element.
 template <class Element>
-using query_of = std::conditional_t<std::same_as<Element, bfloat16> || std::same_as<Element, float16>, Element, float32>;
+using query_of =
+    std::conditional_t<std::same_as<Element, bfloat16> || std::same_as<Element, float16>, Element, float32>;
 
 /// `share_of_read`: share of the rate at which all cores read.
 template <class Element, class Layout>
