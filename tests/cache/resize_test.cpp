@@ -1,4 +1,5 @@
 #include "../support/cache_fixture.hpp"
+#include "../support/offering_none.hpp"
 #include "../support/recording_backend.hpp"
 #include "../support/small_granules.hpp"
 
@@ -173,23 +174,6 @@ TEST_CASE("a policy that evicts nothing keeps its blocks while the pool shrinks"
   CHECK(num_cached(cache, text(0, 20)) == 20);
   check_sound(cache);
 }
-
-namespace {
-
-/// Gives no block up by itself.
-struct offering_none {
-  static constexpr std::string_view name = "offering none";
-  static constexpr bool concurrent = true;
-  explicit offering_none(std::int32_t) {}
-  void insert(block_id, const block_release&) noexcept {}
-  void remove(block_id) noexcept {}
-  void erase(block_id) noexcept {}
-  void rename(block_id, block_id) noexcept {}
-  block_id victim(auto&&, timestamp) noexcept { return no_block; }
-  std::size_t metadata_bytes() const noexcept { return 0; }
-};
-
-}  // namespace
 
 TEMPLATE_TEST_CASE("a pool shrinks by blocks that no policy offers", "[cache][resize]", single_thread, lock_free) {
   auto cache = kv_cache<float32, TestType, offering_none>{small_cache(10)};

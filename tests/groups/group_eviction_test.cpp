@@ -5,6 +5,7 @@
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include "../support/full_numbers.hpp"
+#include "../support/offering_none.hpp"
 #include "group_engine.hpp"
 
 #include <catch2/catch_get_random_seed.hpp>
@@ -223,28 +224,11 @@ TEST_CASE("the newest state of an answer has the range of the last token that it
   CHECK(e.cache.check_invariants() == std::vector<std::string>{});
 }
 
-namespace {
-
-/// Gives no block up.
-struct without_offers {
-  static constexpr std::string_view name = "without offers";
-  static constexpr bool concurrent = false;
-  explicit without_offers(std::int32_t) {}
-  void insert(block_id, const block_release&) noexcept {}
-  void remove(block_id) noexcept {}
-  void erase(block_id) noexcept {}
-  void rename(block_id, block_id) noexcept {}
-  block_id victim(auto&&, timestamp) noexcept { return no_block; }
-  std::size_t metadata_bytes() const noexcept { return 0; }
-};
-
-}  // namespace
-
 TEMPLATE_TEST_CASE("with groups, blocks are evicted that no policy offers", "[group_cache]", any_free_block,
                    contiguous_runs) {
   for (const auto& [kind, groups] : kinds) {
     CAPTURE(kind);
-    auto e = engine<group_cache<float32, without_offers, TestType>>{config_of(groups, 120)};
+    auto e = engine<group_cache<float32, offering_none, TestType>>{config_of(groups, 120)};
     for (auto i = 0; i < 30; ++i) {
       const auto id = e.create(counted(48, 1000 * i)).value();
       e.compute(id);
