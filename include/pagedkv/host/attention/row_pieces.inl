@@ -183,7 +183,8 @@ class row_worker : private worker {
 
   /// Whether strips, which are contiguous, are read ahead of the computation.
   [[nodiscard]] PAGEDKV_INLINE bool reads_strips_ahead() const {
-    return call_.follows_reads && num_rows_ <= most_queue_rows && call_.view.token_stride == call_.view.head_dim;
+    return call_.follows_reads && num_rows_ <= most_queue_rows && !multiplies_pairs() &&
+           call_.view.token_stride == call_.view.head_dim;
   }
 
   /// Whether tiles are not decoded first.
@@ -207,7 +208,6 @@ class row_worker : private worker {
     const auto together = heads_together<Element>(call_, piece_);
     const auto as_pairs = multiplies_pairs() && (all_seen || std::same_as<Element, int8>);
     const auto in_strips = num_rows_ > most_queue_rows && !call_.follows_reads && !as_matrices && !as_pairs;
-    const auto reads_ahead = reads_strips_ahead() && !as_matrices && !as_pairs;
     auto* const queue = in_strips ? nullptr : &ahead;
     for (auto head = 0; head < piece_.num_heads && num_sets != 0; ++head) {
       float key_scales[tile_tokens];
@@ -223,9 +223,6 @@ class row_worker : private worker {
       }
       for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
         set_ahead(t, queue, where, next, head, ++index);
-        if (reads_ahead) {
-          read_rows(strip_ahead(call_, piece_, where, next, head, index));
-        }
         const auto keys = as_pairs ? keys_in_pairs(t, first) : key_matrix{};
         for (auto i = 0; i < num_sets; ++i) {
           place(sets[i], head);
@@ -254,9 +251,6 @@ class row_worker : private worker {
       }
       for (auto first = 0; first < t.num_tokens && !as_pairs; first += strip_tokens) {
         set_ahead(t, queue, where, next, head, ++index);
-        if (reads_ahead) {
-          read_rows(strip_ahead(call_, piece_, where, next, head, index));
-        }
         const auto range = token_range{first, std::min(t.num_tokens, first + strip_tokens)};
         if (as_matrices) {
           lay_out_strip(t, range);
@@ -285,6 +279,8 @@ class row_worker : private worker {
     if (queue == nullptr) {
       t.next = strip_ahead(call_, piece_, where, next, head, index);
       t.later = strip_ahead(call_, piece_, where, next, head, index + 1);
+    } else if (reads_strips_ahead()) {
+      read_rows(strip_ahead(call_, piece_, where, next, head, index));
     }
   }
 
