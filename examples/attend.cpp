@@ -2,8 +2,8 @@
 // plan on a device: a GPU if the program is linked with kernels for it, otherwise the host executor's. For a host
 // compiler, not nvcc. See docs/attention.md.
 
+#include <pagedkv/device/allocators.hpp>
 #include <pagedkv/device/backend.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
 #include <pagedkv/device/stream.hpp>
 #include <pagedkv/host/attend.hpp>
 #include <pagedkv/host/thread_pool.hpp>

@@ -1,9 +1,8 @@
 // A cache in a device's memory, which kernels fill and read on one stream. Without a device, it prints a message and
 // uses the host. Built by hipcc or nvcc it runs on the GPU; by any other compiler, on the host executor.
 
+#include <pagedkv/device/allocators.hpp>
 #include <pagedkv/device/backend.hpp>
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
 #include <pagedkv/device/stream.hpp>
 #include <pagedkv/pagedkv.hpp>
 

@@ -3,10 +3,8 @@
 // engine's own. Built by hipcc or nvcc it runs on the GPU; by any other compiler, on the host executor. See
 // docs/integrate.md.
 
+#include <pagedkv/device/allocators.hpp>
 #include <pagedkv/device/backend.hpp>
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/device/event.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
 #include <pagedkv/device/stream.hpp>
 #include <pagedkv/kernels/platform.hpp>
 #include <pagedkv/pagedkv.hpp>

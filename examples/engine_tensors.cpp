@@ -1,8 +1,8 @@
 // An engine that keeps K/V in tensors of its own: the cache has no memory, decides which blocks hold which tokens, and
 // lists the blocks that the engine has to copy. See docs/integrate.md.
 
+#include <pagedkv/backend/copy_list.hpp>
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/backend/copy_list.hpp>
 
 #include <algorithm>
 #include <array>

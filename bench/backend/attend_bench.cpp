@@ -6,8 +6,8 @@
 
 #include <pagedkv/host/attend.hpp>
 #include <pagedkv/host/thread_pool.hpp>
-#include <pagedkv/policy/allocator/huge_page_allocator.hpp>
-#include <pagedkv/policy/element/float8_e4m3.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/element/float8.hpp>
 #include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/layout.hpp>
 

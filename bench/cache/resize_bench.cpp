@@ -2,11 +2,11 @@
 #include "../support/timed_allocator.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/allocator/reserving_allocator.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/all.hpp>
 #include <pagedkv/storage/memory_plan.hpp>
-#include <pagedkv/storage/presets.hpp>
+#include <pagedkv/storage/sizing.hpp>
 
 #include <benchmark/benchmark.h>
 

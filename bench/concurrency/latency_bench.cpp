@@ -1,7 +1,7 @@
 #include "../support/latencies.hpp"
 #include "policies.hpp"
 
-#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 
 #include <benchmark/benchmark.h>
 

@@ -1,7 +1,7 @@
 #include "policies.hpp"
 #include "scoreboard.hpp"
 
-#include <pagedkv/policy/free_list/any_free_block.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
 
 #include <benchmark/benchmark.h>

@@ -14,15 +14,14 @@
 #include "timer.hpp"
 
 #include <pagedkv/attention/plan.hpp>
+#include <pagedkv/device/allocators.hpp>
 #include <pagedkv/device/backend.hpp>
-#include <pagedkv/device/device_allocator.hpp>
 #include <pagedkv/device/stream.hpp>
-#include <pagedkv/host/append.hpp>
+#include <pagedkv/host/rows.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
-#include <pagedkv/policy/element/float8_e4m3.hpp>
-#include <pagedkv/policy/element/float8_latent.hpp>
+#include <pagedkv/policy/element/float8.hpp>
 #include <pagedkv/policy/element/int8.hpp>
-#include <pagedkv/policy/layout/hnd_layer_major.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <algorithm>

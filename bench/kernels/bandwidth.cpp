@@ -9,18 +9,15 @@
 #include "records.hpp"
 #include "timer.hpp"
 
-#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/device/allocators.hpp>
 #include <pagedkv/device/backend.hpp>
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
 #include <pagedkv/device/stream.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
-#include <pagedkv/policy/element/float8_e4m3.hpp>
+#include <pagedkv/policy/element/float8.hpp>
 #include <pagedkv/policy/element/int8.hpp>
-#include <pagedkv/policy/layout/nhd_layer_major.hpp>
-#include <pagedkv/policy/layout/shuffled_layer_major.hpp>
-#include <pagedkv/policy/layout/transposed_layer_major.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <algorithm>

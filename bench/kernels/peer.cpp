@@ -7,13 +7,12 @@
 
 #include "records.hpp"
 
+#include <pagedkv/device/allocators.hpp>
 #include <pagedkv/device/backend.hpp>
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/device/peer.hpp>
+#include <pagedkv/device/device.hpp>
 #include <pagedkv/device/stream.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
-#include <pagedkv/policy/layout/nhd_block_major.hpp>
-#include <pagedkv/policy/layout/nhd_layer_major.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <algorithm>

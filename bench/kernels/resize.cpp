@@ -13,7 +13,7 @@
 #include <pagedkv/device/backend.hpp>
 #include <pagedkv/device/mapping_allocator.hpp>
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/layout/nhd_block_major.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/device/status.hpp>
+#include <pagedkv/device/device.hpp>
 #include <pagedkv/kernels/runtime.hpp>
 
 #include <algorithm>

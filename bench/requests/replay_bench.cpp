@@ -2,7 +2,7 @@
 #include "../../examples/support/trace.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
 
 #include <benchmark/benchmark.h>

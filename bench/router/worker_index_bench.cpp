@@ -1,9 +1,7 @@
 #include "../support/latencies.hpp"
 
-#include <pagedkv/router/cache_keys.hpp>
-#include <pagedkv/router/dynamo_keys.hpp>
+#include <pagedkv/router/keys.hpp>
 #include <pagedkv/router/llm_d_keys.hpp>
-#include <pagedkv/router/prompt_keys.hpp>
 #include <pagedkv/router/worker_feed.hpp>
 
 #include <benchmark/benchmark.h>

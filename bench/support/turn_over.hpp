@@ -3,7 +3,7 @@
 #include "best_of.hpp"
 
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/policy/hash/xxh3_hash.hpp>
+#include <pagedkv/policy/hash/all.hpp>
 
 #include <benchmark/benchmark.h>
 

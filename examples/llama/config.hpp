@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <pagedkv/core/group_config.hpp>
+#include <pagedkv/core/config.hpp>
 
 #include <cstddef>
 #include <cstdint>

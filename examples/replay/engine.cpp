@@ -1,7 +1,7 @@
 #include "engine_parts.hpp"
 #include "options.hpp"
 
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
 
 namespace pagedkv::replay {

@@ -3,12 +3,12 @@
 #include "contents.hpp"
 #include "replay_events.hpp"
 
+#include <pagedkv/backend/concept.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/core/config.hpp>
-#include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/requests/request.hpp>
-#include <pagedkv/tier/tier_statistics.hpp>
+#include <pagedkv/tier/tier_config.hpp>
 
 #include <cstdint>
 #include <memory>

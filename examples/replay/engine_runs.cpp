@@ -1,7 +1,7 @@
 #include "engine_of.hpp"
 
 #include <pagedkv/policy/eviction/lru.hpp>
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 
 namespace pagedkv::replay {
 

@@ -4,7 +4,7 @@
 #include "../support/trace_request.hpp"
 #include "contents.hpp"
 
-#include <pagedkv/router/cache_keys.hpp>
+#include <pagedkv/router/keys.hpp>
 
 #include <cstddef>
 #include <cstdint>

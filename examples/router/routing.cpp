@@ -2,13 +2,11 @@
 
 #include "../replay/contents.hpp"
 
+#include <pagedkv/backend/copy_list.hpp>
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/backend/copy_list.hpp>
-#include <pagedkv/router/cache_keys.hpp>
-#include <pagedkv/router/dynamo_keys.hpp>
+#include <pagedkv/router/keys.hpp>
 #include <pagedkv/router/llm_d_keys.hpp>
-#include <pagedkv/router/prompt_keys.hpp>
 #include <pagedkv/router/worker_feed.hpp>
 
 #include <algorithm>

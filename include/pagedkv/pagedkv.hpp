@@ -4,7 +4,6 @@
   #error "pagedkv needs C++20: compile with -std=c++20 or newer"
 #endif
 
-#include <pagedkv/version.h>
 #include <pagedkv/cache/kv_cache.hpp>
 #include <pagedkv/fwd.hpp>
 #include <pagedkv/host/backend.hpp>
@@ -12,27 +11,22 @@
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
-#include <pagedkv/policy/element/float8_e4m3.hpp>
-#include <pagedkv/policy/element/float8_e4m3fnuz.hpp>
-#include <pagedkv/policy/element/float8_e5m2.hpp>
-#include <pagedkv/policy/element/float8_e5m2fnuz.hpp>
-#include <pagedkv/policy/element/float8_latent.hpp>
+#include <pagedkv/policy/element/float8.hpp>
 #include <pagedkv/policy/element/int8.hpp>
-#include <pagedkv/policy/events/no_events.hpp>
+#include <pagedkv/policy/events/concept.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/policy/eviction/fifo.hpp>
 #include <pagedkv/policy/eviction/lru.hpp>
-#include <pagedkv/policy/eviction/no_eviction.hpp>
-#include <pagedkv/policy/free_list/any_free_block.hpp>
-#include <pagedkv/policy/groups/layer_groups.hpp>
-#include <pagedkv/policy/groups/one_group.hpp>
-#include <pagedkv/policy/hash/xxh3_hash.hpp>
-#include <pagedkv/policy/layout/nhd_layer_major.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
+#include <pagedkv/policy/groups/all.hpp>
+#include <pagedkv/policy/hash/all.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/policy/locking/rw_lock.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
-#include <pagedkv/policy/preemption/no_preemption.hpp>
-#include <pagedkv/policy/preemption/recompute.hpp>
+#include <pagedkv/policy/preemption/all.hpp>
 #include <pagedkv/requests/request_tracker.hpp>
 #include <pagedkv/storage/sizing.hpp>
+#include <pagedkv/version.h>
 
 namespace pagedkv {
 

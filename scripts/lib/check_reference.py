@@ -25,11 +25,10 @@ import xml.etree.ElementTree
 # The library's own headers: no page, no example and no program of a user's names them. Doxygen leaves out others.
 OWN_HEADERS = """
 pool/*.hpp prefix/*.hpp executor/*.hpp storage/*_storage.hpp storage/layout.hpp
-cache/cache_state.hpp cache/index_model.hpp cache/record_*.hpp cache/unused_stream.hpp
-sequence/batch_rows.hpp sequence/*_table.hpp sequence/slot_mapping.hpp attention/plan_layout.hpp attention/rows.hpp
-attention/shared_prefixes.hpp device/memory_ledger.hpp device/checks.hpp host/pieces.hpp host/slots.hpp
-requests/admission.hpp requests/batch_repetition.hpp requests/deferred_releases.hpp requests/preemption.hpp
-requests/records.hpp requests/ring.hpp requests/sequence_releases.hpp
+cache/cache_state.hpp cache/index_model.hpp cache/record_map.hpp
+sequence/*_table.hpp attention/plan_layout.hpp attention/rows.hpp
+attention/shared_prefixes.hpp device/memory_ledger.hpp device/checks.hpp host/pieces.hpp
+requests/preemption.hpp requests/batch_repetition.hpp requests/sequence_releases.hpp requests/records.hpp
 tier/block_records.hpp tier/group_records.hpp tier/record*.hpp tier/sequence_loads.hpp tier/slower_tier.hpp
 tier/transfer_queue.hpp
 """.split()

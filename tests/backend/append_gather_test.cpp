@@ -2,7 +2,7 @@
 #include "../support/strided_rows.hpp"
 #include "storage_under_test.hpp"
 
-#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/host/backend.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>

@@ -4,8 +4,8 @@
 #include "host_kernels.hpp"
 #include "storage_under_test.hpp"
 
-#include <pagedkv/host/append.hpp>
 #include <pagedkv/host/attend.hpp>
+#include <pagedkv/host/rows.hpp>
 
 #include <cmath>
 #include <numeric>

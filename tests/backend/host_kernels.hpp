@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/host/attend.hpp>
-#include <pagedkv/policy/element/float8_e4m3.hpp>
+#include <pagedkv/policy/element/float8.hpp>
 
 // Compiled once, in host_kernels.cpp: the vector code of all elements takes longer than a whole test file.
 

@@ -4,7 +4,7 @@
 #include "attention_under_test.hpp"
 #include "instruction_sets.hpp"
 
-#include <pagedkv/policy/element/float8_latent.hpp>
+#include <pagedkv/policy/element/float8.hpp>
 #include <pagedkv/storage/memory_plan.hpp>
 #include <pagedkv/storage/sizing.hpp>
 

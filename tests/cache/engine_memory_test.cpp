@@ -1,10 +1,10 @@
 #include "../support/allocation_count.hpp"
 #include "../support/cache_fixture.hpp"
 
+#include <pagedkv/backend/copy_list.hpp>
 #include <pagedkv/policy/allocator/caller_memory.hpp>
-#include <pagedkv/policy/backend/copy_list.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
-#include <pagedkv/policy/layout/nhd_layer_major.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 
 #include <algorithm>

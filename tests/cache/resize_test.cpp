@@ -4,10 +4,10 @@
 #include "../support/small_granules.hpp"
 
 #include <pagedkv/events/event_queues.hpp>
-#include <pagedkv/policy/allocator/reserving_allocator.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
-#include <pagedkv/policy/eviction/no_eviction.hpp>
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 

@@ -7,7 +7,7 @@
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/priority.hpp>
 #include <pagedkv/policy/eviction/sieve.hpp>
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>

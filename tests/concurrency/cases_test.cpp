@@ -5,8 +5,8 @@
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
-#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>

@@ -1,6 +1,6 @@
 #include "../support/full_numbers.hpp"
 
-#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

@@ -3,8 +3,8 @@
 #include "shared_cases.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>

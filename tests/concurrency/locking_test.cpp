@@ -3,7 +3,7 @@
 #include <pagedkv/policy/locking/all.hpp>
 #include <pagedkv/policy/locking/parts/contention.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
-#include <pagedkv/policy/locking/parts/ordered_mutex.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>

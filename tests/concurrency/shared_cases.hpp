@@ -5,8 +5,8 @@
 #include "../support/tokens.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

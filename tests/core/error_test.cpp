@@ -1,4 +1,4 @@
-#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/result.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

@@ -1,4 +1,3 @@
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/detail/function_ref.hpp>
 

@@ -1,4 +1,4 @@
-#include <pagedkv/detail/lasting_text.hpp>
+#include <pagedkv/detail/memory.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

@@ -1,6 +1,5 @@
 #include <pagedkv/events/event_log.hpp>
 #include <pagedkv/events/event_queues.hpp>
-#include <pagedkv/events/event_tee.hpp>
 #include <pagedkv/pagedkv.hpp>
 
 #include <catch2/catch_test_macros.hpp>

@@ -1,10 +1,10 @@
 #include <pagedkv/policy/eviction/arc.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/policy/eviction/fifo.hpp>
 #include <pagedkv/policy/eviction/hit_density.hpp>
 #include <pagedkv/policy/eviction/lfu.hpp>
 #include <pagedkv/policy/eviction/lru.hpp>
-#include <pagedkv/policy/eviction/no_eviction.hpp>
 #include <pagedkv/policy/eviction/priority.hpp>
 #include <pagedkv/policy/eviction/s3_fifo.hpp>
 #include <pagedkv/policy/eviction/sieve.hpp>

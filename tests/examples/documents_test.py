@@ -167,14 +167,15 @@ class Documents(unittest.TestCase):
             self.assertLessEqual(marks, {"cpp", "c", "cmake", "meson", "python", "sh", "text"}, document.name)
 
     def test_a_table_has_every_error_code(self):
-        codes = re.search(r"enum class error_code[^{]*\{(.*?)\};", (SOURCE_ROOT / "include/pagedkv/core/error.hpp").read_text(), flags=re.DOTALL)[1]
+        codes = re.search(r"enum class error_code[^{]*\{(.*?)\};", (SOURCE_ROOT / "include/pagedkv/core/result.hpp").read_text(), flags=re.DOTALL)[1]
         explained = re.findall(r"^\| `(\w+)` \|.*\|.*\|$", (SOURCE_ROOT / "docs/integrate.md").read_text(), flags=re.MULTILINE)
         names = re.findall(r"^\s+(\w+),", codes, flags=re.MULTILINE)
         self.assertGreater(len(names), 10)
         self.assertEqual([name for name in names if name not in explained], [])
 
     def test_each_axis_has_a_page_with_its_policies_and_requirements(self):
-        folders = {path.parent for path in (SOURCE_ROOT / "include/pagedkv/policy").glob("*/concept.hpp")}
+        include = SOURCE_ROOT / "include/pagedkv"
+        folders = {path.parent for path in (include / "policy").glob("*/concept.hpp")} | {include / "backend"}
         self.assertEqual({folder.name for folder in folders}, set(AXES))
         for folder in folders:
             with self.subTest(axis=folder.name):

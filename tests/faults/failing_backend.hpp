@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/host/backend.hpp>
 #include <pagedkv/policy/element/concept.hpp>
 

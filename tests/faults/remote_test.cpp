@@ -2,7 +2,7 @@
 #include "../tier/store_process.hpp"
 #include "injection.hpp"
 
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/detail/memory.hpp>
 #include <pagedkv/tier/redis_client.hpp>
 #include <pagedkv/tier/remote_tier.hpp>
 

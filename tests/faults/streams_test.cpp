@@ -2,8 +2,7 @@
 
 #include <pagedkv/events/event_log.hpp>
 #include <pagedkv/events/event_queues.hpp>
-#include <pagedkv/events/event_tee.hpp>
-#include <pagedkv/router/cache_keys.hpp>
+#include <pagedkv/router/keys.hpp>
 #include <pagedkv/router/worker_feed.hpp>
 #include <pagedkv/router/worker_index.hpp>
 

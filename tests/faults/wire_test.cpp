@@ -1,6 +1,6 @@
 #include "injection.hpp"
 
-#include <pagedkv/router/cache_keys.hpp>
+#include <pagedkv/router/keys.hpp>
 #include <pagedkv/wire/apply.hpp>
 #include <pagedkv/wire/batch_writer.hpp>
 #include <pagedkv/wire/read_batch.hpp>

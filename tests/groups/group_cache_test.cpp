@@ -1,6 +1,6 @@
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
-#include <pagedkv/policy/layout/hnd_block_major.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include "../support/messages.hpp"

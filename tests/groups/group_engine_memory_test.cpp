@@ -1,6 +1,6 @@
+#include <pagedkv/backend/copy_list.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/allocator/caller_memory.hpp>
-#include <pagedkv/policy/backend/copy_list.hpp>
 
 #include "group_engine.hpp"
 

@@ -1,7 +1,7 @@
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/priority.hpp>
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include "../support/full_numbers.hpp"

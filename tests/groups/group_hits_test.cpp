@@ -1,5 +1,5 @@
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/storage/presets.hpp>
+#include <pagedkv/storage/sizing.hpp>
 
 #include "../support/everyday_seed.hpp"
 #include "../support/printing.hpp"

@@ -1,5 +1,5 @@
 #include <pagedkv/cache/groups/group_nodes.hpp>
-#include <pagedkv/policy/hash/xxh3_hash.hpp>
+#include <pagedkv/policy/hash/all.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>

@@ -6,7 +6,7 @@
 #include "group_engine.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>

@@ -1,8 +1,7 @@
 #pragma once
 
 #include <pagedkv/device/attend.hpp>
-#include <pagedkv/policy/element/float8_e4m3.hpp>
-#include <pagedkv/policy/element/float8_latent.hpp>
+#include <pagedkv/policy/element/float8.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 
 // For the executor, these kernels are compiled once, in attention_kernels.cpp: they take longer than a whole test file.

@@ -6,7 +6,7 @@
 #include "target.hpp"
 
 #include <pagedkv/device/attend.hpp>
-#include <pagedkv/host/append.hpp>
+#include <pagedkv/host/rows.hpp>
 
 #include <cmath>
 #include <numeric>

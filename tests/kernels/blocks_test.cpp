@@ -1,7 +1,7 @@
 #include "check_storage.hpp"
 
-#include <pagedkv/core/block_pair.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/device/allocators.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>

@@ -3,7 +3,7 @@
 
 #include "attention_target.hpp"
 
-#include <pagedkv/kernels/attention/numbers.hpp>
+#include <pagedkv/kernels/attention/tile_reader.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 

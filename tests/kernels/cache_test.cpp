@@ -6,10 +6,9 @@
 #include "reference.hpp"
 #include "target.hpp"
 
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/device/event.hpp>
+#include <pagedkv/device/allocators.hpp>
 #include <pagedkv/device/mapping_allocator.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
+#include <pagedkv/device/stream.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/tier/session_file.hpp>
 

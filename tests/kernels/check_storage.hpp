@@ -4,7 +4,7 @@
 #include "reference.hpp"
 #include "target.hpp"
 
-#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/ids.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

@@ -38,10 +38,7 @@ ENGINE_PROGRAM = """
 #include <cuda_runtime_api.h>
 
 #include <pagedkv/device/backend.hpp>
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/device/event.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
-#include <pagedkv/device/pool_allocator.hpp>
+#include <pagedkv/device/allocators.hpp>
 #include <pagedkv/device/stream.hpp>
 #include <pagedkv/pagedkv.hpp>
 

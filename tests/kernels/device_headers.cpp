@@ -1,28 +1,22 @@
 // Every header that a file of a device's compiler may include, and all members of the caches, for nvcc's and hipcc's front
 // ends. Nothing runs it.
 
+#include <pagedkv/backend/copy_list.hpp>
 #include <pagedkv/c/pagedkv.h>
+#include <pagedkv/device/allocators.hpp>
 #include <pagedkv/device/backend.hpp>
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/device/event.hpp>
+#include <pagedkv/device/device.hpp>
 #include <pagedkv/device/mapping_allocator.hpp>
 #include <pagedkv/device/memory_ledger.hpp>
-#include <pagedkv/device/peer.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
-#include <pagedkv/device/pool_allocator.hpp>
-#include <pagedkv/device/shared_memory.hpp>
 #include <pagedkv/device/stream.hpp>
 #include <pagedkv/events/event_log.hpp>
 #include <pagedkv/events/event_queues.hpp>
-#include <pagedkv/events/event_tee.hpp>
 #include <pagedkv/host/thread_pool.hpp>
 #include <pagedkv/metrics/prometheus.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/allocator/all.hpp>
 #include <pagedkv/policy/allocator/caller_memory.hpp>
-#include <pagedkv/policy/allocator/no_memory.hpp>
 #include <pagedkv/policy/allocator/shared_allocator.hpp>
-#include <pagedkv/policy/backend/copy_list.hpp>
 #include <pagedkv/policy/element/all.hpp>
 #include <pagedkv/policy/eviction/all.hpp>
 #include <pagedkv/policy/free_list/all.hpp>
@@ -32,12 +26,10 @@
 #include <pagedkv/policy/locking/all.hpp>
 #include <pagedkv/policy/preemption/all.hpp>
 #include <pagedkv/requests/metrics.hpp>
-#include <pagedkv/router/cache_keys.hpp>
-#include <pagedkv/router/dynamo_keys.hpp>
+#include <pagedkv/router/keys.hpp>
 #include <pagedkv/router/llm_d_keys.hpp>
-#include <pagedkv/router/prompt_keys.hpp>
 #include <pagedkv/router/worker_feed.hpp>
-#include <pagedkv/storage/presets.hpp>
+#include <pagedkv/storage/sizing.hpp>
 #include <pagedkv/tier/hand_over.hpp>
 #include <pagedkv/tier/redis_config.hpp>
 #include <pagedkv/tier/remote_tier.hpp>

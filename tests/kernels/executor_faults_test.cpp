@@ -6,9 +6,9 @@
 #include "run_kernel.hpp"
 #include "target.hpp"
 
-#include <pagedkv/core/block_pair.hpp>
-#include <pagedkv/device/event.hpp>
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/device/mapping_allocator.hpp>
+#include <pagedkv/device/stream.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>

@@ -4,7 +4,7 @@
 #include "attention_target.hpp"
 #include "check_storage.hpp"
 
-#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/ids.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 

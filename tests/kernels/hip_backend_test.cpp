@@ -2,14 +2,12 @@
 #include "reference.hpp"
 #include "target.hpp"
 
-#include <pagedkv/core/block_pair.hpp>
-#include <pagedkv/device/peer.hpp>
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/device/event.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/device/allocators.hpp>
+#include <pagedkv/device/device.hpp>
 #include <pagedkv/device/mapping_allocator.hpp>
 #include <pagedkv/device/memory_ledger.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
-#include <pagedkv/device/pool_allocator.hpp>
+#include <pagedkv/device/stream.hpp>
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>

@@ -2,7 +2,7 @@
 
 #include "attention_target.hpp"
 
-#include <pagedkv/policy/element/float8_latent.hpp>
+#include <pagedkv/policy/element/float8.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 

@@ -1,13 +1,12 @@
 #include "../support/small_config.hpp"
 #include "target.hpp"
 
+#include <pagedkv/device/allocators.hpp>
 #include <pagedkv/device/backend.hpp>
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/device/peer.hpp>
-#include <pagedkv/device/shared_memory.hpp>
+#include <pagedkv/device/device.hpp>
 #include <pagedkv/device/stream.hpp>
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/layout/nhd_block_major.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/tier/hand_over.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>

@@ -2,9 +2,9 @@
 #include "attention_kernels.hpp"
 #include "check_storage.hpp"
 
-#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
-#include <pagedkv/storage/group_storage.hpp>
+#include <pagedkv/storage/block_storage.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>

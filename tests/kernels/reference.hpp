@@ -5,7 +5,6 @@
 
 // The expected results of kernels, as plain loops over host memory.
 
-#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/policy/element/all.hpp>
 #include <pagedkv/policy/element/parts/row.hpp>

@@ -3,8 +3,7 @@
 #include "../support/printing.hpp"
 #include "target.hpp"
 
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
+#include <pagedkv/device/allocators.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
 

@@ -5,11 +5,10 @@
 #include "reference.hpp"
 #include "target.hpp"
 
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
-#include <pagedkv/device/shared_memory.hpp>
+#include <pagedkv/device/allocators.hpp>
+#include <pagedkv/device/device.hpp>
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/layout/nhd_block_major.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/tier/hand_over.hpp>
 #include <pagedkv/tier/session_file.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>

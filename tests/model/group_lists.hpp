@@ -3,7 +3,7 @@
 #include "../support/full_numbers.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/storage/presets.hpp>
+#include <pagedkv/storage/sizing.hpp>
 
 #include <algorithm>
 #include <cstddef>

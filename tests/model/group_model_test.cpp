@@ -4,9 +4,7 @@
 #include "group_lists.hpp"
 
 #include <pagedkv/policy/eviction/all.hpp>
-#include <pagedkv/policy/layout/hnd_block_major.hpp>
-#include <pagedkv/policy/layout/shuffled_block_major.hpp>
-#include <pagedkv/policy/layout/transposed_layer_major.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>

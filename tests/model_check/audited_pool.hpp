@@ -4,9 +4,9 @@
 #include "scene.hpp"
 
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
-#include <pagedkv/policy/free_list/any_free_block.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 #include <pagedkv/pool/block_pool.hpp>
-#include <pagedkv/pool/tagged_index_stack.hpp>
+#include <pagedkv/pool/lock_free_free_list.hpp>
 
 #include <array>
 #include <cstddef>

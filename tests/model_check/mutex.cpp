@@ -1,6 +1,6 @@
 #include "scene.hpp"
 
-#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 
 namespace pagedkv::model_check {
 

@@ -2,7 +2,7 @@
 
 #include <pagedkv/core/step_set.hpp>
 #include <pagedkv/pool/block_pool.hpp>
-#include <pagedkv/pool/step_fence.hpp>
+#include <pagedkv/pool/block_retirement.hpp>
 
 namespace pagedkv::model_check {
 

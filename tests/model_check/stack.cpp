@@ -1,6 +1,6 @@
 #include "scene.hpp"
 
-#include <pagedkv/pool/tagged_index_stack.hpp>
+#include <pagedkv/pool/lock_free_free_list.hpp>
 
 #include <array>
 #include <cstdint>

@@ -13,10 +13,10 @@ COMPILER = shlex.split(os.environ["PAGEDKV_GCC"])
 PROGRAM = """
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/allocator/caller_memory.hpp>
-#include <pagedkv/policy/allocator/reserving_allocator.hpp>
-#include <pagedkv/policy/backend/copy_list.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/backend/copy_list.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>

@@ -2,10 +2,10 @@
 
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/allocator/huge_page_allocator.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
-#include <pagedkv/policy/layout/hnd_block_major.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 
 #include <catch2/catch_test_macros.hpp>

@@ -17,14 +17,13 @@ struct engine {
 
 }  // namespace
 
+#include <pagedkv/backend/copy_list.hpp>
+#include <pagedkv/device/allocators.hpp>
 #include <pagedkv/device/backend.hpp>
 #include <pagedkv/device/mapping_allocator.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
-#include <pagedkv/device/pool_allocator.hpp>
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/allocator/caller_memory.hpp>
-#include <pagedkv/policy/backend/copy_list.hpp>
 #include <pagedkv/policy/element/all.hpp>
 #include <pagedkv/policy/eviction/all.hpp>
 #include <pagedkv/policy/free_list/all.hpp>

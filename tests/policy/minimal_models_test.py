@@ -6,7 +6,8 @@ import unittest
 
 from compiling import SOURCE_ROOT, compile_program
 
-CONCEPTS = sorted((SOURCE_ROOT / "include/pagedkv/policy").glob("*/concept.hpp"))
+INCLUDE = SOURCE_ROOT / "include/pagedkv"
+CONCEPTS = sorted([*(INCLUDE / "policy").glob("*/concept.hpp"), INCLUDE / "backend/concept.hpp"])
 
 
 def model_of(text):
@@ -40,7 +41,7 @@ def nearly_models(model, name):
 
 def struct_of(axis):
     """The minimal model of an axis without its templates, and its name."""
-    model = model_of((SOURCE_ROOT / f"include/pagedkv/policy/{axis}/concept.hpp").read_text())
+    model = model_of(next(path for path in CONCEPTS if path.parent.name == axis).read_text())
     model = model[model.index("struct own_") :]
     model = model[: model.index("};\n") + 3]
     return model, re.match(r"struct (\w+)", model).group(1)

@@ -8,15 +8,13 @@ from compiling import compile_program
 
 PROGRAM = """
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/policy/allocator/huge_page_allocator.hpp>
-#include <pagedkv/policy/backend/copy_list.hpp>
+#include <pagedkv/device/allocators.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/backend/copy_list.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/sieve.hpp>
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
-#include <pagedkv/policy/layout/hnd_block_major.hpp>
-#include <pagedkv/policy/layout/shuffled_block_major.hpp>
-#include <pagedkv/policy/layout/transposed_layer_major.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 

@@ -1,9 +1,8 @@
 #include "../support/policy_matrix.hpp"
 #include "../support/printing.hpp"
 
-#include <pagedkv/core/block_pair.hpp>
-#include <pagedkv/policy/free_list/any_free_block.hpp>
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/pool/plan_moves.hpp>
 

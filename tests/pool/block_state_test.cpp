@@ -1,4 +1,4 @@
-#include <pagedkv/pool/block_state.hpp>
+#include <pagedkv/pool/block_states.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

@@ -1,5 +1,5 @@
 #include <pagedkv/policy/locking/single_thread.hpp>
-#include <pagedkv/pool/block_tally.hpp>
+#include <pagedkv/pool/block_states.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

@@ -1,7 +1,7 @@
 #include "../support/printing.hpp"
 
 #include <pagedkv/policy/locking/parts/unsynchronized.hpp>
-#include <pagedkv/pool/step_fence.hpp>
+#include <pagedkv/pool/block_retirement.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>

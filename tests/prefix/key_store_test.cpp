@@ -2,7 +2,7 @@
 #include "../support/cache_fixture.hpp"
 #include "../support/on_threads.hpp"
 
-#include <pagedkv/prefix/key_store.hpp>
+#include <pagedkv/prefix/token_store.hpp>
 
 #include <algorithm>
 #include <array>

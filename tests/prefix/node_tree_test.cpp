@@ -1,4 +1,4 @@
-#include <pagedkv/policy/hash/xxh3_hash.hpp>
+#include <pagedkv/policy/hash/all.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
 #include <pagedkv/prefix/node_tree.hpp>
 

@@ -1,6 +1,6 @@
 #include "../support/full_numbers.hpp"
 
-#include <pagedkv/policy/hash/xxh3_hash.hpp>
+#include <pagedkv/policy/hash/all.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
 #include <pagedkv/prefix/chain_match.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>

@@ -1,7 +1,7 @@
 #include "../support/allocation_count.hpp"
 #include "tracked_cache.hpp"
 
-#include <pagedkv/policy/groups/layer_groups.hpp>
+#include <pagedkv/policy/groups/all.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>

@@ -1,7 +1,7 @@
 #include "../support/everyday_seed.hpp"
 #include "tracked_cache.hpp"
 
-#include <pagedkv/policy/groups/layer_groups.hpp>
+#include <pagedkv/policy/groups/all.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/config.hpp>
-#include <pagedkv/policy/events/no_events.hpp>
+#include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
 #include <pagedkv/requests/concept.hpp>
 

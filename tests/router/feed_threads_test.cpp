@@ -5,8 +5,7 @@
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/locking/all.hpp>
-#include <pagedkv/router/cache_keys.hpp>
-#include <pagedkv/router/prompt_keys.hpp>
+#include <pagedkv/router/keys.hpp>
 #include <pagedkv/router/worker_feed.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>

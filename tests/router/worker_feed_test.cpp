@@ -2,10 +2,8 @@
 
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/router/cache_keys.hpp>
-#include <pagedkv/router/dynamo_keys.hpp>
+#include <pagedkv/router/keys.hpp>
 #include <pagedkv/router/llm_d_keys.hpp>
-#include <pagedkv/router/prompt_keys.hpp>
 #include <pagedkv/router/worker_feed.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>

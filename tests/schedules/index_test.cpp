@@ -4,7 +4,7 @@
 
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
-#include <pagedkv/policy/free_list/any_free_block.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 #include <pagedkv/pool/block_pool.hpp>
 #include <pagedkv/prefix/bucket_table.hpp>
 #include <pagedkv/prefix/chain_match.hpp>

@@ -10,7 +10,7 @@
 #include <pagedkv/policy/eviction/parts/evictable_bitmap.hpp>
 #include <pagedkv/policy/eviction/priority.hpp>
 #include <pagedkv/pool/block_pool.hpp>
-#include <pagedkv/pool/step_fence.hpp>
+#include <pagedkv/pool/block_retirement.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>

@@ -3,7 +3,7 @@
 #include "../support/scheduled.hpp"
 
 #include <pagedkv/policy/locking/concept.hpp>
-#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>

@@ -2,7 +2,7 @@
 #include "../support/mutants.hpp"
 #include "../support/scheduled.hpp"
 
-#include <pagedkv/pool/tagged_index_stack.hpp>
+#include <pagedkv/pool/lock_free_free_list.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

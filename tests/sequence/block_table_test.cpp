@@ -1,7 +1,6 @@
 #include "../support/allocation_count.hpp"
 
 #include <pagedkv/sequence/block_table.hpp>
-#include <pagedkv/sequence/slot_mapping.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

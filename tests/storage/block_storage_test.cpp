@@ -1,13 +1,11 @@
 #include "../support/failing_allocator.hpp"
 #include "../support/printing.hpp"
 
-#include <pagedkv/policy/allocator/huge_page_allocator.hpp>
-#include <pagedkv/policy/allocator/reserving_allocator.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>
-#include <pagedkv/policy/layout/nhd_block_major.hpp>
-#include <pagedkv/policy/layout/nhd_layer_major.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/block_storage.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>

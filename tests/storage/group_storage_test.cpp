@@ -1,7 +1,7 @@
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 #include <pagedkv/policy/layout/all.hpp>
-#include <pagedkv/storage/group_storage.hpp>
+#include <pagedkv/storage/block_storage.hpp>
 
 #include "../support/failing_allocator.hpp"
 #include "../support/printing.hpp"

@@ -1,6 +1,6 @@
-#include <pagedkv/policy/layout/nhd_block_major.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/memory_plan.hpp>
-#include <pagedkv/storage/presets.hpp>
+#include <pagedkv/storage/sizing.hpp>
 
 #include "../support/printing.hpp"
 

@@ -1,6 +1,4 @@
-#include <pagedkv/policy/layout/hnd_block_major.hpp>
-#include <pagedkv/policy/layout/nhd_layer_major.hpp>
-#include <pagedkv/storage/presets.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/sizing.hpp>
 
 #include "../support/messages.hpp"

@@ -12,20 +12,20 @@ ALLOWED = {
     "policy": {"core", "detail"},
     "storage": {"core", "detail", "policy"},
     "attention": {"core", "detail", "storage"},
-    "policy/backend": {"core", "detail", "policy", "storage", "attention"},
-    "host": {"core", "detail", "policy", "policy/backend", "storage", "attention"},
+    "backend": {"core", "detail", "policy", "storage", "attention"},
+    "host": {"core", "detail", "policy", "backend", "storage", "attention"},
     "kernels": {"core", "detail", "storage", "attention", "executor"},
     "executor": {"core", "detail"},
-    "device": {"core", "detail", "policy", "policy/backend", "storage", "attention", "kernels"},
+    "device": {"core", "detail", "policy", "backend", "storage", "attention", "kernels"},
     "metrics": {"core", "detail", "policy", "pool"},
     "events": {"core", "detail", "policy"},
     "pool": {"core", "detail", "policy"},
     "prefix": {"core", "detail", "policy"},
     "sequence": {"core", "detail", "storage"},
-    "cache": {"core", "detail", "policy", "policy/backend", "storage", "metrics", "pool", "prefix", "sequence"},
+    "cache": {"core", "detail", "policy", "backend", "storage", "metrics", "pool", "prefix", "sequence"},
     "router": {"core", "detail", "policy"},
     "wire": {"core", "detail", "policy", "events", "router"},
-    "tier": {"core", "detail", "policy", "policy/backend", "storage", "metrics", "pool", "prefix", "sequence", "cache"},
+    "tier": {"core", "detail", "policy", "backend", "storage", "metrics", "pool", "prefix", "sequence", "cache"},
     "requests": {"core", "detail", "policy", "metrics", "pool", "prefix", "sequence", "cache"},
 }
 UMBRELLA = "pagedkv.hpp"
@@ -33,7 +33,7 @@ MAY_SEE_DEVICE = {"kernels", "executor", "device"}
 DEVICE_HEADER = re.compile(r"^(hip|cuda|rocm|nv)(/|[a-z_]*\.h)")
 # The only headers that name a device's runtime and its compilers' extensions; all others use pagedkv's own names for them.
 PLATFORM_HEADER = re.compile(
-    r"(kernels/(runtime|platform|attributes)[a-z_]*|core/host_device|policy/element/parts/[a-z_0-9]+)\.hpp"
+    r"(kernels/(runtime|platform|attributes)[a-z_]*|core/host_device|policy/element/(?:float8|parts/[a-z_0-9]+))\.hpp"
 )
 RUNTIME_NAME = re.compile(
     r"\b(?:(?:hip|cuda)[A-Z]\w*|__(?:global|device|host|shared|launch_bounds|forceinline)__|__shfl\w*|__syncthreads|__ballot|"
@@ -246,19 +246,27 @@ def policy_violations(root):
     """Models of an axis that do not assert its concept, or that the list of the axis leaves out."""
     found = []
     known = headers(root)
+    asserted = {}  # by axis, the models, each with its header
     for name, path in known.items():
-        match = re.fullmatch(r"policy/(\w+)/(?!concept\.|all\.)(\w+)\.hpp", name)
+        match = re.fullmatch(r"policy/(\w+)/(\w+)\.hpp", name)
         if not match:
             continue
-        axis, model = match.groups()
-        if not re.search(rf"static_assert\(\w+<{model}\b", path.read_text()):
+        axis, header = match.groups()
+        models = re.findall(r"static_assert\(\w+<(\w+)>", path.read_text())
+        asserted.setdefault(axis, {}).update(dict.fromkeys(models, name))
+        if not models and header not in ("concept", "all"):
             found.append(f"{name}: does not assert the concept of its axis")
+    for axis, models in asserted.items():
         everything = known.get(f"policy/{axis}/all.hpp")
         text = everything.read_text() if everything else ""
-        listed = re.search(r"policy_list<([^>]*)>", text)
+        list_of_all = re.search(r"policy_list<([^>]*)>", text)
+        if not list_of_all:
+            continue
+        listed = re.findall(r"\w+", list_of_all.group(1))
         left_out = re.findall(r"`(\w+)`", " ".join(re.findall(r"///.*", text)))  # which the comment gives reasons for
-        if listed and model not in re.findall(r"\w+", listed.group(1)) + left_out:
-            found.append(f"{name}: policy/{axis}/all.hpp does not list it")
+        found += [f"{name}: policy/{axis}/all.hpp does not list {model}" for model, name in models.items() if model not in listed + left_out]
+        unasserted = [model for model in listed if model not in models and f"policy/{axis}/{model}.hpp" not in known]
+        found += [f"policy/{axis}/all.hpp: {model} does not assert the concept of its axis" for model in unasserted]
     return found
 
 

@@ -3,10 +3,10 @@
 #include "draw_number.hpp"
 
 #include <pagedkv/attention/attention.hpp>
-#include <pagedkv/core/packed_token.hpp>
+#include <pagedkv/core/formats.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/concept.hpp>
-#include <pagedkv/policy/element/float8_e4m3.hpp>
+#include <pagedkv/policy/element/float8.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <pagedkv/backend/copy_list.hpp>
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/backend/copy_list.hpp>
 
 #include <algorithm>
 #include <cstddef>

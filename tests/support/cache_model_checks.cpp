@@ -1,7 +1,7 @@
 #include "cache_model.hpp"
 #include "model_rows.hpp"
 
-#include <pagedkv/sequence/slot_mapping.hpp>
+#include <pagedkv/sequence/block_table.hpp>
 
 #include <algorithm>
 #include <array>

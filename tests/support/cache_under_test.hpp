@@ -1,8 +1,6 @@
 #pragma once
 
-#include <pagedkv/cache/batch.hpp>
 #include <pagedkv/cache/outcomes.hpp>
-#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/core/config.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/policy/free_list/contiguous_runs.hpp>
+#include <pagedkv/policy/free_list/all.hpp>
 
 namespace pagedkv::test {
 

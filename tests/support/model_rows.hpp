@@ -2,7 +2,7 @@
 
 #include "model_text.hpp"
 
-#include <pagedkv/core/group_config.hpp>
+#include <pagedkv/core/config.hpp>
 #include <pagedkv/storage/view.hpp>
 
 #include <algorithm>

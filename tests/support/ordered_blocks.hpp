@@ -3,7 +3,7 @@
 #include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/policy/locking/parts/contention.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
-#include <pagedkv/pool/guarded_order.hpp>
+#include <pagedkv/pool/eviction_order.hpp>
 
 #include <algorithm>
 #include <atomic>

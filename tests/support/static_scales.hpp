@@ -1,8 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/config.hpp>
-#include <pagedkv/core/group_config.hpp>
-#include <pagedkv/core/scale.hpp>
+#include <pagedkv/core/formats.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -2,7 +2,7 @@
 
 #include "draw_number.hpp"
 
-#include <pagedkv/policy/backend/concept.hpp>
+#include <pagedkv/backend/concept.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #include "fake_tiers.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/groups/layer_groups.hpp>
+#include <pagedkv/policy/groups/all.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>

@@ -3,7 +3,7 @@
 
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/element/int8.hpp>
-#include <pagedkv/policy/layout/hnd_layer_major.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
 

@@ -2,7 +2,7 @@
 #include "tiered_driver.hpp"
 
 #include <pagedkv/metrics/prometheus.hpp>
-#include <pagedkv/policy/allocator/reserving_allocator.hpp>
+#include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/policy/eviction/sieve.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 

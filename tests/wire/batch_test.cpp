@@ -2,8 +2,7 @@
 #include "../support/messages.hpp"
 #include "../support/tokens.hpp"
 
-#include <pagedkv/router/cache_keys.hpp>
-#include <pagedkv/router/dynamo_keys.hpp>
+#include <pagedkv/router/keys.hpp>
 #include <pagedkv/router/llm_d_keys.hpp>
 #include <pagedkv/wire/apply.hpp>
 #include <pagedkv/wire/batch_writer.hpp>

@@ -1,8 +1,7 @@
 #include "../support/tokens.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/router/cache_keys.hpp>
-#include <pagedkv/router/prompt_keys.hpp>
+#include <pagedkv/router/keys.hpp>
 #include <pagedkv/wire/apply.hpp>
 #include <pagedkv/wire/event_publisher.hpp>
 #include <pagedkv/wire/event_subscriber.hpp>

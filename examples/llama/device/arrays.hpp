@@ -1,10 +1,8 @@
 #pragma once
 
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
-#include <pagedkv/device/status.hpp>
+#include <pagedkv/device/allocators.hpp>
+#include <pagedkv/device/device.hpp>
 #include <pagedkv/storage/memory_plan.hpp>
 
 #include <algorithm>

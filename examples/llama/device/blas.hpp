@@ -4,7 +4,7 @@
 
 #include "kernels.hpp"
 
-#include <pagedkv/device/status.hpp>
+#include <pagedkv/device/device.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 

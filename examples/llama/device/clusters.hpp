@@ -3,7 +3,7 @@
 #include "few_rows.hpp"
 #include "tiles.hpp"
 
-#include <pagedkv/kernels/attention/warpgroup_barriers.hpp>
+#include <pagedkv/kernels/attention/warpgroup_buffers.hpp>
 
 #include <cmath>
 #include <cstddef>

@@ -2,7 +2,7 @@
 
 // Work that is recorded once and launched as a whole, under one name for each platform.
 
-#include <pagedkv/device/status.hpp>
+#include <pagedkv/device/device.hpp>
 #include <pagedkv/device/stream.hpp>
 
 #include <functional>

@@ -8,7 +8,7 @@
 #include <pagedkv/device/attend.hpp>
 #include <pagedkv/device/backend.hpp>
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/layout/hnd_layer_major.hpp>
+#include <pagedkv/policy/layout/all.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -2,8 +2,8 @@
 
 #include "model.hpp"
 
-#include <pagedkv/device/append.hpp>
 #include <pagedkv/device/attend.hpp>
+#include <pagedkv/device/rows.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,11 +1,9 @@
 #pragma once
 
-#include <pagedkv/attention/dealt_tasks.hpp>
 #include <pagedkv/attention/plan_layout.hpp>
 #include <pagedkv/attention/rows.hpp>
 #include <pagedkv/attention/shared_prefixes.hpp>
 #include <pagedkv/attention/shares.hpp>
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <pagedkv/attention/shares.hpp>
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
 
 #include <algorithm>

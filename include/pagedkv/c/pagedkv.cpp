@@ -8,7 +8,6 @@
 #include <pagedkv/tier/hand_over.hpp>
 #include <pagedkv/tier/session_file.hpp>
 #include <pagedkv/tier/tier_config.hpp>
-#include <pagedkv/tier/tier_statistics.hpp>
 
 #if !defined(PAGEDKV_C_ELEMENT)
   #define PAGEDKV_C_ELEMENT float16
@@ -42,8 +41,8 @@
 #if __has_include(PAGEDKV_C_QUOTED(pagedkv/policy/eviction/PAGEDKV_C_EVICTION.hpp))
   #include PAGEDKV_C_QUOTED(pagedkv/policy/eviction/PAGEDKV_C_EVICTION.hpp)
 #endif
-#if __has_include(PAGEDKV_C_QUOTED(pagedkv/policy/backend/PAGEDKV_C_BACKEND.hpp))
-  #include PAGEDKV_C_QUOTED(pagedkv/policy/backend/PAGEDKV_C_BACKEND.hpp)
+#if __has_include(PAGEDKV_C_QUOTED(pagedkv/backend/PAGEDKV_C_BACKEND.hpp))
+  #include PAGEDKV_C_QUOTED(pagedkv/backend/PAGEDKV_C_BACKEND.hpp)
 #endif
 // clang-format on
 #if PAGEDKV_C_HOST_TIER || PAGEDKV_C_FILE_TIER || PAGEDKV_C_REMOTE_TIER

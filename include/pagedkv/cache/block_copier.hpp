@@ -1,6 +1,5 @@
 #pragma once
 
-#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/detail/function_ref.hpp>

@@ -2,8 +2,8 @@
 
 #include <pagedkv/cache/operations/parts/count_runs.hpp>
 #include <pagedkv/cache/record_map.hpp>
-#include <pagedkv/core/chain_link.hpp>
 #include <pagedkv/core/config.hpp>
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/detail/random_seed.hpp>
 #include <pagedkv/metrics/counters.hpp>
 #include <pagedkv/metrics/statistics.hpp>

@@ -3,68 +3,35 @@
 #include <pagedkv/cache/block_copier.hpp>
 #include <pagedkv/cache/cache_state.hpp>
 #include <pagedkv/cache/groups/append.hpp>
-#include <pagedkv/cache/groups/append_batch.hpp>
-#include <pagedkv/cache/groups/check_invariants.hpp>
 #include <pagedkv/cache/groups/commit.hpp>
 #include <pagedkv/cache/groups/create_sequence.hpp>
-#include <pagedkv/cache/groups/fork.hpp>
-#include <pagedkv/cache/groups/invalidate.hpp>
-#include <pagedkv/cache/groups/pin.hpp>
 #include <pagedkv/cache/groups/release.hpp>
-#include <pagedkv/cache/groups/rename_blocks.hpp>
 #include <pagedkv/cache/groups/statistics.hpp>
 #include <pagedkv/cache/groups/tables.hpp>
-#include <pagedkv/cache/groups/tokens.hpp>
-#include <pagedkv/cache/groups/truncate.hpp>
-#include <pagedkv/cache/groups/withdraw.hpp>
-#include <pagedkv/cache/groups/would_fit.hpp>
 #include <pagedkv/cache/index_model.hpp>
-#include <pagedkv/cache/operations/advance_time.hpp>
 #include <pagedkv/cache/operations/append.hpp>
-#include <pagedkv/cache/operations/append_batch.hpp>
-#include <pagedkv/cache/operations/begin_step.hpp>
-#include <pagedkv/cache/operations/block_table.hpp>
-#include <pagedkv/cache/operations/check_invariants.hpp>
 #include <pagedkv/cache/operations/commit.hpp>
-#include <pagedkv/cache/operations/common_prefix.hpp>
-#include <pagedkv/cache/operations/compact.hpp>
 #include <pagedkv/cache/operations/create_sequence.hpp>
-#include <pagedkv/cache/operations/describe.hpp>
-#include <pagedkv/cache/operations/drop_before.hpp>
-#include <pagedkv/cache/operations/evict.hpp>
-#include <pagedkv/cache/operations/find_prefix.hpp>
-#include <pagedkv/cache/operations/fork.hpp>
-#include <pagedkv/cache/operations/gain_of_releasing.hpp>
-#include <pagedkv/cache/operations/hash_blocks.hpp>
-#include <pagedkv/cache/operations/invalidate.hpp>
-#include <pagedkv/cache/operations/pin.hpp>
+#include <pagedkv/cache/operations/look_up.hpp>
 #include <pagedkv/cache/operations/release.hpp>
-#include <pagedkv/cache/operations/reset_prefix_cache.hpp>
 #include <pagedkv/cache/operations/resize.hpp>
-#include <pagedkv/cache/operations/retire_step.hpp>
-#include <pagedkv/cache/operations/slot_mapping.hpp>
 #include <pagedkv/cache/operations/statistics.hpp>
-#include <pagedkv/cache/operations/tokens.hpp>
-#include <pagedkv/cache/operations/truncate.hpp>
-#include <pagedkv/cache/operations/update.hpp>
-#include <pagedkv/cache/operations/withdraw.hpp>
-#include <pagedkv/cache/operations/would_fit.hpp>
-#include <pagedkv/cache/operations/write.hpp>
+#include <pagedkv/cache/operations/steps.hpp>
+#include <pagedkv/cache/operations/tables.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/policies.hpp>
-#include <pagedkv/cache/unused_stream.hpp>
-#include <pagedkv/core/block_pair.hpp>
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/detail/memory.hpp>
 #include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/sequence/batch_view.hpp>
 #include <pagedkv/storage/block_storage.hpp>
-#include <pagedkv/storage/group_storage.hpp>
 #include <pagedkv/storage/memory_plan.hpp>
 
 #include <array>
 #include <cassert>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -75,6 +42,17 @@
 #include <vector>
 
 namespace pagedkv {
+
+/// The stream of an operation that copies in other kinds of cache and not in this one: all take the same arguments.
+/// Unlike `Stream`, it always has a default.
+template <class Stream>
+class unused_stream {
+ public:
+  constexpr unused_stream() noexcept = default;
+
+  template <std::convertible_to<Stream> Given>
+  constexpr unused_stream(Given&&) noexcept {}  // NOLINT(google-explicit-constructor)
+};
 
 /// The paged key/value cache.
 ///

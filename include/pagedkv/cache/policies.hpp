@@ -1,9 +1,9 @@
 #pragma once
 
-#include <pagedkv/core/packed_token.hpp>
+#include <pagedkv/backend/concept.hpp>
+#include <pagedkv/core/formats.hpp>
 #include <pagedkv/policy/allocator/concept.hpp>
 #include <pagedkv/policy/axis.hpp>
-#include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/eviction/concept.hpp>
@@ -12,7 +12,7 @@
 #include <pagedkv/policy/hash/concept.hpp>
 #include <pagedkv/policy/layout/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
-#include <pagedkv/policy/locking/parts/nodes_mutex.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 #include <pagedkv/policy/preemption/concept.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 

@@ -56,4 +56,28 @@ static_assert(sizeof(block_id) == 4 && sizeof(slot) == 8, "kernels read these as
   return static_cast<salt>(std::uint64_t{tenant} << 32 | adapter);
 }
 
+/// One block copied or moved to another, in every layer. Laid out as the int32 pairs that kernels read.
+struct block_pair {
+  std::int32_t source = 0;
+  std::int32_t destination = 0;
+
+  friend bool operator==(const block_pair&, const block_pair&) = default;
+};
+
+static_assert(sizeof(block_pair) == 8);
+
+/// The end of a chain of nodes: the published node that the next one continues, or the root of a salt. `Node` is the
+/// type of the index's ids: see `prefix_index`.
+template <class Node>
+struct node_link {
+  std::uint64_t hash = 0;      // chained
+  std::uint64_t identity = 0;  // of the contents from the root to here; of a root: its salt
+  Node node = Node{-1};        // -1 for a root
+
+  friend bool operator==(const node_link&, const node_link&) = default;
+};
+
+/// Where every node is a block.
+using chain_link = node_link<block_id>;
+
 }  // namespace pagedkv

@@ -1,20 +1,35 @@
 #pragma once
 
 #include <pagedkv/attention/plan.hpp>
-#include <pagedkv/core/packed_token.hpp>
-#include <pagedkv/device/attention_numbers.hpp>
+#include <pagedkv/core/formats.hpp>
 #include <pagedkv/device/checks.hpp>
 #include <pagedkv/device/device.hpp>
 #include <pagedkv/kernels/attention/launcher.hpp>
+#include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/concept.hpp>
+#include <pagedkv/policy/element/float16.hpp>
+#include <pagedkv/policy/element/float32.hpp>
+
+#include <cmath>
+#include <type_traits>
 
 #if defined(PAGEDKV_COMPILES_KERNELS)
   #include <pagedkv/kernels/attention/attend.hpp>
 #endif
 
-#include <cmath>
-
 namespace pagedkv::hip {
+
+/// The number types that attention kernels support: those of queries and outputs, and those that matrix instructions
+/// multiply.
+struct attention_numbers {
+  using single = float32;
+  using half = float16;
+  using brain = bfloat16;
+
+  /// Numbers of eight bits, int8 included, are exact in binary16.
+  template <class Element>
+  using of_products = std::conditional_t<std::is_same_v<Element, bfloat16>, bfloat16, float16>;
+};
 
 /// Whether rows of keys and values start at multiples of 16 bytes and have lengths that are: matrix instructions need
 /// this.

@@ -1,16 +1,13 @@
 #pragma once
 
-#include <pagedkv/core/block_pair.hpp>
-#include <pagedkv/device/append.hpp>
+#include <pagedkv/backend/concept.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/device/allocators.hpp>
 #include <pagedkv/device/attend.hpp>
-#include <pagedkv/device/copy_blocks.hpp>
+#include <pagedkv/device/blocks.hpp>
 #include <pagedkv/device/device.hpp>
-#include <pagedkv/device/device_allocator.hpp>
-#include <pagedkv/device/event.hpp>
-#include <pagedkv/device/gather.hpp>
-#include <pagedkv/device/move_blocks.hpp>
-#include <pagedkv/device/pinned_allocator.hpp>
-#include <pagedkv/policy/backend/concept.hpp>
+#include <pagedkv/device/rows.hpp>
+#include <pagedkv/device/stream.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <pagedkv/core/block_pair.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/kernels/launchers.hpp>
-#include <pagedkv/storage/block_pairs.hpp>
+#include <pagedkv/storage/move_order.hpp>
 #include <pagedkv/storage/row_shapes.hpp>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/detail/memory.hpp>
 #include <pagedkv/device/device.hpp>
 #include <pagedkv/kernels/runtime_mapping.hpp>
 #include <pagedkv/policy/allocator/concept.hpp>

@@ -3,7 +3,7 @@
 // The runtime of the host executor. It has three devices: 0 with waves of 64 lanes, 1 and 2 with waves of 32; each
 // emulates matrix instructions of another kind.
 
-#include <pagedkv/executor/device_properties.hpp>
+#include <pagedkv/executor/launch_shape.hpp>
 #include <pagedkv/executor/memory.hpp>
 #include <pagedkv/executor/stream.hpp>
 

@@ -1,18 +1,208 @@
 #pragma once
 
-#include <pagedkv/executor/fault.hpp>
-#include <pagedkv/executor/fiber.hpp>
+#include <pagedkv/executor/launch_shape.hpp>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <boost/context/fiber.hpp>
+#include <boost/context/preallocated.hpp>
+#include <boost/context/protected_fixedsize_stack.hpp>
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#if defined(__has_feature)
+  #if __has_feature(address_sanitizer)
+    #define PAGEDKV_ADDRESS_SANITIZER
+  #endif
+  #if __has_feature(thread_sanitizer)
+    #define PAGEDKV_THREAD_SANITIZER
+  #endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) && !defined(PAGEDKV_ADDRESS_SANITIZER)
+  #define PAGEDKV_ADDRESS_SANITIZER
+#endif
+#if defined(__SANITIZE_THREAD__) && !defined(PAGEDKV_THREAD_SANITIZER)
+  #define PAGEDKV_THREAD_SANITIZER
+#endif
+
+#if defined(PAGEDKV_ADDRESS_SANITIZER)
+  #include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(PAGEDKV_THREAD_SANITIZER)
+  #include <sanitizer/tsan_interface.h>
+#endif
+
 namespace pagedkv::executor {
+
+enum class fault_kind : std::uint8_t {
+  divergent_barrier,         // not every lane of the workgroup reached the same barrier
+  divergent_wave_operation,  // not every lane of the wave reached the same shuffle, ballot or vote
+  invalid_wave_operation,    // a width that is no power of two up to the wave size, or a lane that does not exist
+  shared_race,               // two lanes touched a shared element, one writing, with no barrier between
+  uninitialised_shared_read,
+  shared_out_of_bounds,
+  global_out_of_bounds,
+  misaligned_access,
+  failed_check,
+  escaped_exception,
+};
+
+[[nodiscard]] constexpr std::string_view describe(fault_kind kind) noexcept {
+  switch (kind) {
+    case fault_kind::divergent_barrier: return "divergent barrier";
+    case fault_kind::divergent_wave_operation: return "divergent wave operation";
+    case fault_kind::invalid_wave_operation: return "invalid wave operation";
+    case fault_kind::shared_race: return "shared memory race";
+    case fault_kind::uninitialised_shared_read: return "uninitialised shared memory read";
+    case fault_kind::shared_out_of_bounds: return "shared memory access out of bounds";
+    case fault_kind::global_out_of_bounds: return "global memory access out of bounds";
+    case fault_kind::misaligned_access: return "misaligned access";
+    case fault_kind::failed_check: return "failed check";
+    case fault_kind::escaped_exception: return "escaped exception";
+  }
+  return "unknown fault";
+}
+
+/// The fault of a kernel, and the lane that caused it.
+struct fault {
+  fault_kind kind{};
+  std::string kernel;
+  kernels::extent workgroup;
+  std::uint32_t lane = 0;  // within the workgroup, x fastest
+  std::string detail;
+
+  [[nodiscard]] std::string message() const {
+    const auto coordinate = [](std::uint32_t i) { return std::to_string(i); };
+    return std::string(describe(kind)) + " in kernel " + kernel + ", workgroup (" + coordinate(workgroup.x) + ", " +
+           coordinate(workgroup.y) + ", " + coordinate(workgroup.z) + "), lane " + std::to_string(lane) + ": " + detail;
+  }
+};
+
+/// A line of a kernel. As a default argument it is the caller's line; std::source_location needs clang 15.
+struct call_site {
+  const char* file = "";
+  int line = 0;
+
+  [[nodiscard]] static constexpr call_site current(const char* file = __builtin_FILE(),
+                                                   int line = __builtin_LINE()) noexcept {
+    return {file, line};
+  }
+};
+
+/// "file:line", without the directories.
+[[nodiscard]] inline std::string describe(const call_site& where) {
+  auto file = std::string_view(where.file);
+  file.remove_prefix(file.find_last_of('/') + 1);
+  return std::string(file) + ":" + std::to_string(where.line);
+}
+
+/// A stack of its own that runs `body` repeatedly: each `resume` runs until the body suspends or returns. Belongs to
+/// one thread. The sanitizers are informed of every switch.
+class fiber {
+ public:
+  explicit fiber(std::size_t stack_bytes) {
+    auto allocator = boost::context::protected_fixedsize_stack(stack_bytes);
+    auto stack = allocator.allocate();
+    stack_bytes_ = stack.size;
+    stack_bottom_ = static_cast<std::byte*>(stack.sp) - stack.size;
+#if defined(PAGEDKV_THREAD_SANITIZER)
+    own_identity_ = __tsan_create_fiber(0);
+#endif
+    context_ = boost::context::fiber(std::allocator_arg, boost::context::preallocated(stack.sp, stack.size, stack),
+                                     allocator, [this](boost::context::fiber&& caller) {
+                                       enter(std::move(caller));
+                                       return std::move(caller_);
+                                     });
+  }
+
+  fiber(const fiber&) = delete;
+  fiber& operator=(const fiber&) = delete;
+
+  /// The body must not be suspended.
+  ~fiber() {
+    body_ = nullptr;
+    resume();
+#if defined(PAGEDKV_THREAD_SANITIZER)
+    __tsan_destroy_fiber(own_identity_);
+#endif
+  }
+
+  /// Sets the body that the next `resume` starts. The current body must not be suspended.
+  void assign(std::function<void()> body) { body_ = std::move(body); }
+
+  void resume() {
+#if defined(PAGEDKV_ADDRESS_SANITIZER)
+    void* fake_stack = nullptr;
+    __sanitizer_start_switch_fiber(&fake_stack, stack_bottom_, stack_bytes_);
+#endif
+#if defined(PAGEDKV_THREAD_SANITIZER)
+    caller_identity_ = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(own_identity_, 0);
+#endif
+    context_ = std::move(context_).resume();
+#if defined(PAGEDKV_ADDRESS_SANITIZER)
+    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+  }
+
+  /// Returns to the caller of `resume`. Call it on this fiber's own stack only.
+  void suspend() {
+#if defined(PAGEDKV_ADDRESS_SANITIZER)
+    void* fake_stack = nullptr;
+    __sanitizer_start_switch_fiber(&fake_stack, caller_bottom_, caller_bytes_);
+#endif
+    announce_return();
+    caller_ = std::move(caller_).resume();
+#if defined(PAGEDKV_ADDRESS_SANITIZER)
+    __sanitizer_finish_switch_fiber(fake_stack, &caller_bottom_, &caller_bytes_);
+#endif
+  }
+
+ private:
+  void enter(boost::context::fiber&& caller) {
+    caller_ = std::move(caller);
+#if defined(PAGEDKV_ADDRESS_SANITIZER)
+    __sanitizer_finish_switch_fiber(nullptr, &caller_bottom_, &caller_bytes_);
+#endif
+    while (body_) {
+      body_();
+      suspend();
+    }
+#if defined(PAGEDKV_ADDRESS_SANITIZER)
+    __sanitizer_start_switch_fiber(nullptr, caller_bottom_, caller_bytes_);
+#endif
+    announce_return();
+  }
+
+  void announce_return() {
+#if defined(PAGEDKV_THREAD_SANITIZER)
+    __tsan_switch_to_fiber(caller_identity_, 0);
+#endif
+  }
+
+  std::function<void()> body_;
+  boost::context::fiber context_;
+  boost::context::fiber caller_;
+  void* stack_bottom_ = nullptr;
+  std::size_t stack_bytes_ = 0;
+#if defined(PAGEDKV_ADDRESS_SANITIZER)
+  const void* caller_bottom_ = nullptr;
+  std::size_t caller_bytes_ = 0;
+#endif
+#if defined(PAGEDKV_THREAD_SANITIZER)
+  void* own_identity_ = nullptr;
+  void* caller_identity_ = nullptr;
+#endif
+};
 
 /// One kernel and everything that all of its workgroups share.
 struct launch {

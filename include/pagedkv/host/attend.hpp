@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/detail/memory.hpp>
 #include <pagedkv/host/attention/check.hpp>
 #include <pagedkv/host/attention/kernels.hpp>
 #include <pagedkv/host/backend.hpp>

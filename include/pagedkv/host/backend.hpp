@@ -1,12 +1,10 @@
 #pragma once
 
-#include <pagedkv/core/block_pair.hpp>
-#include <pagedkv/host/append.hpp>
-#include <pagedkv/host/copy_blocks.hpp>
-#include <pagedkv/host/gather.hpp>
-#include <pagedkv/host/move_blocks.hpp>
+#include <pagedkv/backend/concept.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/host/blocks.hpp>
+#include <pagedkv/host/rows.hpp>
 #include <pagedkv/host/workers.hpp>
-#include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 
 namespace pagedkv {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/policy/element/parts/wide_vectors.hpp>
+#include <pagedkv/policy/element/parts/numbers.hpp>
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/host/workers.hpp>
-#include <pagedkv/policy/locking/parts/spin_pause.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/metrics/metric.hpp>
+#include <pagedkv/metrics/counters.hpp>
 
 #include <algorithm>
 #include <array>

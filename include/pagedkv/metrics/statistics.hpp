@@ -1,8 +1,8 @@
 #pragma once
 
-#include <pagedkv/metrics/metric.hpp>
+#include <pagedkv/metrics/counters.hpp>
 #include <pagedkv/policy/locking/parts/contention.hpp>
-#include <pagedkv/pool/block_counts.hpp>
+#include <pagedkv/pool/block_states.hpp>
 
 #include <array>
 #include <cstdint>

@@ -1,11 +1,9 @@
 #pragma once
 
-#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/policy/free_list/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
-#include <pagedkv/policy/locking/parts/spin_pause.hpp>
-#include <pagedkv/pool/block_counts.hpp>
-#include <pagedkv/pool/block_leases.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 #include <pagedkv/pool/block_retirement.hpp>
 #include <pagedkv/pool/block_states.hpp>
 #include <pagedkv/pool/free_lists.hpp>

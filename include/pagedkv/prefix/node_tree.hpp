@@ -1,9 +1,8 @@
 #pragma once
 
-#include <pagedkv/core/chain_link.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
-#include <pagedkv/detail/token_runs.hpp>
+#include <pagedkv/detail/runs.hpp>
 #include <pagedkv/prefix/chain_match.hpp>
 #include <pagedkv/prefix/prefix_index.hpp>
 

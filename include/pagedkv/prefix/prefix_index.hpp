@@ -1,14 +1,11 @@
 #pragma once
 
-#include <pagedkv/core/chain_link.hpp>
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
-#include <pagedkv/detail/copy_run.hpp>
-#include <pagedkv/detail/token_runs.hpp>
+#include <pagedkv/detail/runs.hpp>
 #include <pagedkv/policy/hash/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/prefix/bucket_table.hpp>
-#include <pagedkv/prefix/key_store.hpp>
-#include <pagedkv/prefix/newest_children.hpp>
 #include <pagedkv/prefix/token_store.hpp>
 
 #include <array>

@@ -1,7 +1,6 @@
 #pragma once
 
-#include <pagedkv/cache/batch.hpp>
-#include <pagedkv/core/error.hpp>
+#include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 

@@ -6,16 +6,44 @@
 #include <pagedkv/policy/locking/single_thread.hpp>
 #include <pagedkv/policy/preemption/concept.hpp>
 #include <pagedkv/requests/request.hpp>
-#include <pagedkv/requests/ring.hpp>
-#include <pagedkv/requests/tracker_config.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace pagedkv {
+
+/// A queue of fixed capacity.
+template <class T>
+class ring {
+ public:
+  explicit ring(std::size_t capacity) : entries_(capacity) {}
+
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+  [[nodiscard]] bool full() const noexcept { return size_ != 0 && size_ == entries_.size(); }
+  [[nodiscard]] const T& oldest() const noexcept { return entries_[first_]; }
+
+  /// Not on a full queue.
+  void push(const T& entry) noexcept {
+    entries_[(first_ + size_) % entries_.size()] = entry;
+    ++size_;
+  }
+
+  /// Not on an empty queue.
+  T pop() noexcept {
+    --size_;
+    return entries_[std::exchange(first_, (first_ + 1) % entries_.size())];
+  }
+
+ private:
+  std::vector<T> entries_;
+  std::size_t first_ = 0;
+  std::size_t size_ = 0;
+};
 
 /// The records of a tracker's requests, behind one mutex. While a member holds the mutex, it calls no other component,
 /// and only `reserve` and `all_in` allocate.

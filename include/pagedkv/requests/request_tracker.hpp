@@ -1,21 +1,19 @@
 #pragma once
 
-#include <pagedkv/cache/batch.hpp>
 #include <pagedkv/cache/outcomes.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
 #include <pagedkv/core/token_run.hpp>
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/detail/memory.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 #include <pagedkv/policy/preemption/concept.hpp>
-#include <pagedkv/requests/admission.hpp>
 #include <pagedkv/requests/batch_repetition.hpp>
 #include <pagedkv/requests/concept.hpp>
 #include <pagedkv/requests/preemption.hpp>
 #include <pagedkv/requests/records.hpp>
 #include <pagedkv/requests/request.hpp>
 #include <pagedkv/requests/sequence_releases.hpp>
-#include <pagedkv/requests/tracker_config.hpp>
-#include <pagedkv/requests/tracker_result.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -29,6 +27,23 @@
 #include <vector>
 
 namespace pagedkv {
+
+/// Result of an operation that may preempt requests: a value or an error, and with either the requests that it
+/// preempted.
+template <class T>
+class [[nodiscard]] tracker_result : public result<T> {
+ public:
+  using result<T>::result;
+  tracker_result(result<T> outcome, std::vector<request_id> preempted) noexcept
+      : result<T>(std::move(outcome)), preempted_(std::move(preempted)) {}
+
+  /// Requests that gave way, in the order of preemption. Takes memory only when there are any.
+  [[nodiscard]] const std::vector<request_id>& preempted() const& noexcept { return preempted_; }
+  [[nodiscard]] std::vector<request_id> preempted() && noexcept { return std::move(preempted_); }
+
+ private:
+  std::vector<request_id> preempted_;
+};
 
 /// Follows requests from submission to their end, and releases each one's sequence exactly once, whichever of finish,
 /// cancel, fail and preempt comes first.

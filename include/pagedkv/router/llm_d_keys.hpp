@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/router/concept.hpp>
+#include <pagedkv/router/keys.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -2,9 +2,9 @@
 
 #include <boost/unordered/unordered_flat_map.hpp>
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/detail/memory.hpp>
 #include <pagedkv/policy/events/concept.hpp>
-#include <pagedkv/router/concept.hpp>
+#include <pagedkv/router/keys.hpp>
 #include <pagedkv/router/worker_index.hpp>
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/error.hpp>
+#include <pagedkv/core/result.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/detail/with_memory.hpp>
-#include <pagedkv/sequence/slot_mapping.hpp>
+#include <pagedkv/detail/memory.hpp>
+#include <pagedkv/sequence/block_table.hpp>
 
 #include <algorithm>
 #include <cassert>

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <pagedkv/core/chain_link.hpp>
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
 #include <pagedkv/core/step_set.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/sequence/block_table.hpp>

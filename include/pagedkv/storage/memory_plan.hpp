@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/checked.hpp>
-#include <pagedkv/core/group_config.hpp>
+#include <pagedkv/core/config.hpp>
 #include <pagedkv/storage/layout.hpp>
 
 #include <algorithm>

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/detail/memory.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/file_engine.hpp>
 #include <pagedkv/tier/file_set.hpp>

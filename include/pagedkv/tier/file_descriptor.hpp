@@ -2,10 +2,8 @@
 
 #include <string.h>
 #include <unistd.h>
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
-#include <pagedkv/detail/lasting_text.hpp>
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/detail/memory.hpp>
 
 #include <algorithm>
 #include <cerrno>

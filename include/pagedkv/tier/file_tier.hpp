@@ -1,7 +1,6 @@
 #pragma once
 
 #include <liburing.h>
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/tier/basic_file_tier.hpp>
 #include <pagedkv/tier/file_descriptor.hpp>

@@ -1,13 +1,13 @@
 #pragma once
 
+#include <pagedkv/backend/concept.hpp>
 #include <pagedkv/cache/groups/group_nodes.hpp>
 #include <pagedkv/cache/groups/group_shapes.hpp>
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
 #include <pagedkv/core/token_run.hpp>
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/detail/memory.hpp>
 #include <pagedkv/policy/allocator/concept.hpp>
-#include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/hash/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/prefix/node_tree.hpp>

@@ -1,13 +1,11 @@
 #pragma once
 
+#include <pagedkv/backend/concept.hpp>
 #include <pagedkv/cache/outcomes.hpp>
-#include <pagedkv/core/block_pair.hpp>
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/core/token_run.hpp>
-#include <pagedkv/detail/with_memory.hpp>
-#include <pagedkv/policy/backend/concept.hpp>
+#include <pagedkv/detail/memory.hpp>
 #include <pagedkv/storage/view.hpp>
 #include <pagedkv/tier/session.hpp>
 

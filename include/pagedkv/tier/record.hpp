@@ -1,9 +1,9 @@
 #pragma once
 
 #include <xxhash.h>
-#include <pagedkv/core/group_config.hpp>
+#include <pagedkv/core/config.hpp>
+#include <pagedkv/core/formats.hpp>
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/core/piece_order.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/storage/memory_plan.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/tier/record.hpp>
@@ -9,7 +9,6 @@
 #include <pagedkv/tier/record_table.hpp>
 #include <pagedkv/tier/slower_tier.hpp>
 #include <pagedkv/tier/tier_config.hpp>
-#include <pagedkv/tier/tier_statistics.hpp>
 
 #include <algorithm>
 #include <cassert>

@@ -1,11 +1,10 @@
 #pragma once
 
-#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/backend/concept.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/policy/allocator/concept.hpp>
-#include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/storage/view.hpp>
 #include <pagedkv/tier/record.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/tier/record.hpp>
 

@@ -1,17 +1,14 @@
 #pragma once
 
-#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/backend/concept.hpp>
 #include <pagedkv/core/checked.hpp>
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/policy/allocator/concept.hpp>
-#include <pagedkv/policy/backend/concept.hpp>
 #include <pagedkv/storage/view.hpp>
 #include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_index.hpp>
 #include <pagedkv/tier/tier_config.hpp>
-#include <pagedkv/tier/tier_statistics.hpp>
 #include <pagedkv/tier/transfer_queue.hpp>
 
 #include <algorithm>

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <pagedkv/core/error.hpp>
 #include <pagedkv/core/result.hpp>
 
 #include <algorithm>

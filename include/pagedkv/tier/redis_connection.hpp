@@ -7,7 +7,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/detail/memory.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/redis_config.hpp>
 #include <pagedkv/tier/remote_tier.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <xxhash.h>
-#include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/detail/runs.hpp>
 
 #include <algorithm>
 #include <array>

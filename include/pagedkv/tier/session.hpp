@@ -1,12 +1,11 @@
 #pragma once
 
 #include <pagedkv/cache/outcomes.hpp>
-#include <pagedkv/core/error.hpp>
-#include <pagedkv/core/group_config.hpp>
+#include <pagedkv/core/config.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/core/token_run.hpp>
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/detail/memory.hpp>
 #include <pagedkv/sequence/sequence.hpp>
 #include <pagedkv/storage/view.hpp>
 #include <pagedkv/tier/file_descriptor.hpp>

@@ -2,7 +2,7 @@
 
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
-#include <pagedkv/tier/record_order.hpp>
+#include <pagedkv/tier/record_places.hpp>
 #include <pagedkv/tier/tier_config.hpp>
 
 #include <cstdint>

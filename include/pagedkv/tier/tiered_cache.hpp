@@ -1,9 +1,9 @@
 #pragma once
 
 #include <pagedkv/cache/kv_cache.hpp>
-#include <pagedkv/cache/operations/parts/prompt_plan.hpp>
+#include <pagedkv/cache/operations/parts.hpp>
+#include <pagedkv/detail/memory.hpp>
 #include <pagedkv/detail/random_seed.hpp>
-#include <pagedkv/detail/with_memory.hpp>
 #include <pagedkv/storage/layout.hpp>
 #include <pagedkv/storage/memory_plan.hpp>
 #include <pagedkv/tier/block_records.hpp>
@@ -11,7 +11,6 @@
 #include <pagedkv/tier/sequence_loads.hpp>
 #include <pagedkv/tier/slower_tier.hpp>
 #include <pagedkv/tier/tier_config.hpp>
-#include <pagedkv/tier/tier_statistics.hpp>
 #include <pagedkv/tier/transfer_queue.hpp>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/detail/memory.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/slower_tier.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <msgpuck.h>
-#include <pagedkv/core/group_config.hpp>
+#include <pagedkv/core/config.hpp>
 #include <pagedkv/policy/events/concept.hpp>
 #include <pagedkv/wire/batch.hpp>
 

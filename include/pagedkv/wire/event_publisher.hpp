@@ -2,7 +2,6 @@
 
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/wire/batch_writer.hpp>
-#include <pagedkv/wire/framing.hpp>
 #include <pagedkv/wire/wire_socket.hpp>
 
 #include <zmq.hpp>

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <pagedkv/wire/framing.hpp>
 #include <pagedkv/wire/read_batch.hpp>
 #include <pagedkv/wire/wire_socket.hpp>
 

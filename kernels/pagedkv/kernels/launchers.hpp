@@ -1,6 +1,5 @@
 #pragma once
 
-#include <pagedkv/core/block_pair.hpp>
 // The host's interface to kernels over rows: declarations, so that a host compiler can call functions that a device
 // compiler instantiates in another file (see instantiations/). Where kernels are compiled, the headers of the same
 // names define them.

@@ -3,7 +3,7 @@
 // Empty for other platforms.
 #if defined(__HIPCC__) || defined(__HIP_PLATFORM_AMD__)
 
-  #include <pagedkv/executor/device_properties.hpp>
+  #include <pagedkv/executor/launch_shape.hpp>
 
   #include <hip/hip_runtime_api.h>
 

@@ -3,7 +3,7 @@
 // Empty for other platforms.
 #if (defined(__CUDACC__) || defined(CUDART_VERSION) || defined(PAGEDKV_NVIDIA)) && !defined(__HIPCC__)
 
-  #include <pagedkv/executor/device_properties.hpp>
+  #include <pagedkv/executor/launch_shape.hpp>
 
   #include <cuda_runtime_api.h>
 

@@ -2,8 +2,8 @@
 
 #include <pagedkv/cache/block_copier.hpp>
 #include <pagedkv/cache/groups/group_state.hpp>
-#include <pagedkv/cache/operations/parts/run_facts.hpp>
-#include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/cache/operations/parts.hpp>
+#include <pagedkv/detail/runs.hpp>
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,14 @@
 
 #include <pagedkv/cache/groups/append.hpp>
 #include <pagedkv/cache/groups/group_state.hpp>
-#include <pagedkv/cache/operations/parts/unlaunched.hpp>
+#include <pagedkv/cache/operations/append.hpp>
+#include <pagedkv/cache/operations/commit.hpp>
+#include <pagedkv/cache/outcomes.hpp>
+#include <pagedkv/cache/record_map.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
+#include <pagedkv/core/token_run.hpp>
+#include <pagedkv/sequence/group_table.hpp>
 
 #include <algorithm>
 #include <array>
@@ -354,6 +361,156 @@ template <layered State>
 [[nodiscard]] result<std::int64_t> next_saved_length(const State& state, sequence_id id) noexcept {
   return visit_sequence(state, id,
                         [&](const group_sequence& s) -> result<std::int64_t> { return next_saved_length(state, s); });
+}
+
+/// Invalidates, from the first one on that has a block of the sequence, or one that it may have dropped, the nodes that
+/// it has published ahead of a launch, from node number `first_hidden` on, and so everything that continues them;
+/// returns how many blocks. Does at the nodes before these what a release does.
+template <layered State>
+std::int64_t withdraw_unlaunched(State& state, group_sequence& s, std::size_t first_hidden = 0) noexcept {
+  auto first = no_node;
+  auto node = s.tail.node;
+  const auto end = is_unlaunched(state, s) ? std::max(s.first_unlaunched, first_hidden) : s.num_nodes;
+  for (auto left = s.num_nodes; left > end; --left, node = state.nodes.parent(node)) {
+    state.for_each_place(left - 1, [&](std::size_t g, std::size_t place) {
+      const auto block = state.nodes.attached(node, g);
+      const auto is_own = block == s.tables[g][place] || !s.tables[g].is_held(place);
+      first = block != no_block && is_own ? node : first;
+    });
+  }
+  const auto count = first == no_node ? 0 : state.invalidate([&](auto&& is_whole, auto&& lost, auto&& retracted) {
+    state.nodes.withdraw(first, is_whole, lost, retracted);
+  });
+  if (s.has_copies) {
+    attach_blocks_again(state, s, end);
+  }
+  return count;
+}
+
+/// Invalidates the first run of these tokens, if it is known, and so everything that continues it; returns how many
+/// blocks.
+template <layered State>
+std::int64_t invalidate_prefix(State& state, const token_run& run, salt tag) noexcept {
+  const auto guard = state.guard_nodes();
+  auto first = no_node;
+  const auto size = state.tokens_per_node();
+  const auto most = std::min(run.tokens.size() / size, std::size_t{1});
+  if (state.nodes.match(state.nodes.root(tag), run, size, std::span{&first, most}) == 0) {
+    return 0;
+  }
+  return state.invalidate([&](auto&& is_whole, auto&& lost, auto&& retracted) {
+    state.nodes.withdraw(first, is_whole, lost, retracted);
+  });
+}
+
+/// Invalidates every chain with this salt; returns how many blocks. Linear in the nodes.
+template <layered State>
+std::int64_t invalidate_salt(State& state, salt tag) noexcept {
+  const auto guard = state.guard_nodes();
+  return state.invalidate([&](auto&& is_whole, auto&& lost, auto&& retracted) {
+    state.nodes.withdraw_chains(tag, is_whole, lost, retracted);
+  });
+}
+
+/// Invalidates the tokens in those of these blocks that are cached, and what continues them; returns how many blocks.
+/// Errors: `invalid_argument` outside the pool.
+template <layered State>
+[[nodiscard]] result<std::int64_t> invalidate_blocks(State& state, std::span<const block_id> blocks) noexcept {
+  const auto num_blocks = state.pool.size();
+  const auto outside = [&](block_id block) { return to_index(block) >= static_cast<std::size_t>(num_blocks); };
+  if (const auto found = std::ranges::find_if(blocks, outside); found != blocks.end()) {
+    return bad_index("block to invalidate", static_cast<std::int64_t>(*found), num_blocks);
+  }
+  const auto guard = state.guard_nodes();
+  return state.invalidate([&](auto&& is_whole, auto&& lost, auto&& retracted) {
+    for (const auto block : blocks) {
+      if (state.nodes.is_attached(block)) {
+        state.nodes.withdraw(state.nodes.first_in(block), is_whole, lost, retracted);
+      }
+    }
+  });
+}
+
+/// Calls `added(g, index, block)` for each entry of the tables that `change()` makes behind the last token.
+template <layered State, class Change, class Added>
+[[nodiscard]] result<void> watch_tables(const State& state, const group_sequence& s, Change&& change,
+                                        Added&& added) noexcept {
+  auto ends = std::array<std::size_t, group_list::max_size>{};
+  auto writable = std::array<block_id, group_list::max_size>{};
+  const auto last_of = [&, length = s.num_tokens](std::size_t g) { return state.place_of(g, length); };
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    ends[g] = s.tables[g].end();
+    writable[g] = state.holds_tokens(g) && last_of(g) < ends[g] ? s.tables[g][last_of(g)] : no_block;
+  }
+  auto changed = change();
+  for (std::size_t g = 0; changed && g < state.num_groups(); ++g) {
+    const auto& table = s.tables[g];
+    for (auto i = state.holds_tokens(g) ? last_of(g) : table.end(); i < table.end(); ++i) {
+      if (i >= ends[g] || (i == last_of(g) && table[i] != writable[g])) {
+        added(g, i - table.num_skipped(), table[i]);
+      }
+    }
+  }
+  return changed;
+}
+
+/// Commits, then appends; `fill(g, first_token)` fills the slots of a group.
+template <layered State, class Fill, class Added>
+[[nodiscard]] result<void> append_entry(State& state, group_sequence& s, const batch_entry& entry, block_copier copy,
+                                        Fill&& fill, Added&& added) noexcept {
+  if (entry.num_computed_tokens != batch_entry::no_commit) {
+    const bool ahead = num_slots_of(entry) == 0;
+    if (auto committed = commit(state, s, entry.num_computed_tokens, copy, ahead); !committed) {
+      return committed;
+    }
+  }
+  const auto first = s.num_tokens;
+  auto extended = watch_tables(state, s, [&] { return extend(state, s, entry.run, entry.num_ahead, copy); }, added);
+  if (!extended) {
+    return extended;
+  }
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (state.holds_tokens(g)) {
+      fill(g, first);
+    }
+  }
+  return {};
+}
+
+template <layered State>
+[[nodiscard]] result<batch_outcome> append_batch(State& state, std::span<const batch_entry> entries,
+                                                 const batch_buffers& out, block_copier copy) noexcept {
+  const auto groups = state.config.groups.all();
+  const auto num_groups = static_cast<std::size_t>(std::ranges::count_if(groups, &group_config::holds_tokens));
+  const auto num_slots = check_room(entries, out.slots, out.failures, num_groups);
+  if (!num_slots) {
+    return num_slots.error();
+  }
+  auto done = batch_outcome{.num_groups = num_groups};
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const auto& entry = entries[i];
+    const auto count = num_slots_of(entry);
+    const auto appended = visit_sequence(state, entry.id, [&](group_sequence& s) {
+      auto next = done.num_slots;
+      const auto fill = [&](std::size_t g, std::int64_t first) {
+        fill_slots(s.tables[g], state.plan.groups[g].block_size, first, out.slots.subspan(next, count));
+        next += *num_slots;
+      };
+      return append_entry(state, s, entry, copy, fill, [&](std::size_t g, std::size_t index, block_id block) {
+        note_block(
+            done, out,
+            {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(index), block, static_cast<std::uint32_t>(g)});
+      });
+    });
+    if (!appended) {
+      for (std::size_t g = 0; g < num_groups; ++g) {
+        std::ranges::fill(out.slots.subspan(g * *num_slots + done.num_slots, count), skip_slot);
+      }
+      out.failures[done.num_failures++] = {i, appended.error()};
+    }
+    done.num_slots += count;
+  }
+  return done;
 }
 
 }  // namespace pagedkv::detail

@@ -2,9 +2,9 @@
 
 #include <pagedkv/cache/groups/commit.hpp>
 #include <pagedkv/cache/groups/longest_hit.hpp>
-#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/detail/memory.hpp>
 
 #include <algorithm>
 #include <cassert>

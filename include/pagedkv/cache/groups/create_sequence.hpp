@@ -3,12 +3,12 @@
 #include <pagedkv/cache/groups/append.hpp>
 #include <pagedkv/cache/groups/longest_hit.hpp>
 #include <pagedkv/cache/operations/create_sequence.hpp>
-#include <pagedkv/cache/operations/parts/prompt_plan.hpp>
-#include <pagedkv/cache/operations/parts/run_facts.hpp>
+#include <pagedkv/cache/operations/parts.hpp>
 #include <pagedkv/cache/outcomes.hpp>
-#include <pagedkv/cache/record_access.hpp>
-
-#include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/cache/record_map.hpp>
+#include <pagedkv/core/token_run.hpp>
+#include <pagedkv/detail/memory.hpp>
+#include <pagedkv/detail/runs.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -395,6 +395,166 @@ template <layered State>
     }
   }
   return result;
+}
+
+/// Gives back the references that a fork has taken so far.
+template <layered State>
+void undo_fork(State& state, group_sequence& to) noexcept {
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    for (const auto block : to.tables[g].all()) {
+      state.pool.release(block, block_release{}, 0);
+    }
+    to.tables[g].clear();
+  }
+}
+
+/// Makes an empty sequence share every block of another, but for reserved ones, and copies its state. Errors:
+/// `invalid_argument` while the other has tokens that are not computed; `limit_reached`, `out_of_memory`, and those of
+/// `refuse` and `copy`.
+template <layered State>
+[[nodiscard]] result<void> fork(State& state, group_sequence& from, group_sequence& to, block_copier copy) noexcept {
+  if (from.num_computed_tokens != from.num_tokens) {
+    return error{error_code::invalid_argument, "number of tokens to fork that are not committed",
+                 from.num_tokens - from.num_computed_tokens, 0};
+  }
+  const auto with_state = state.group_with_state();
+  const auto num_state = with_state != state.num_groups() ? state.blocks_of_state(with_state) : 0;
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (!to.tables[g].try_reserve(from.tables[g].all().size())) {
+      return error{error_code::out_of_memory, "number of blocks to fork", from.num_tokens};
+    }
+    to.tables[g].clear();
+  }
+  to.keys.clear();
+  if (!reserve_room(state, to, static_cast<std::int64_t>(state.num_pending(from))) || !reserve_keys(to, from.keys) ||
+      !reserve_entries(to.hashes, from.hashes.size())) {
+    return error{error_code::out_of_memory, "number of tokens to fork", from.num_tokens};
+  }
+  const auto guard = state.guard_nodes();
+  if (const auto available = state.pool.num_available(); static_cast<std::int64_t>(num_state) > available) {
+    return state.refuse(static_cast<std::int64_t>(num_state), available);
+  }
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (!state.holds_tokens(g)) {
+      continue;
+    }
+    to.tables[g].copy(from.tables[g]);
+    to.tables[g].shrink(std::max(state.places_for(g, from.num_tokens), from.tables[g].first()));
+    const auto held = to.tables[g].all();
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      if (!state.pool.reference(held[i])) {
+        to.tables[g].withdraw(held.size() - i);
+        undo_fork(state, to);
+        return error{error_code::limit_reached, "reference count", block_state::max_count + 1, block_state::max_count};
+      }
+    }
+  }
+  if (with_state != state.num_groups()) {
+    const auto fresh = to.tables[with_state].extend(num_state);
+    state.allocate(fresh);
+    to.pairs.clear();
+    for (std::size_t i = 0; i < num_state; ++i) {
+      to.pairs.push_back({static_cast<std::int32_t>(from.tables[with_state][i]), static_cast<std::int32_t>(fresh[i])});
+    }
+    if (auto copied = copy(to.pairs); !copied) {
+      undo_fork(state, to);
+      return copied;
+    }
+  }
+  copy_run(from.pending.from(0).first(state.num_pending(from)), to.pending.from(0));
+  add_keys(to, from.keys);
+  to.hashes.assign(from.hashes.begin(), from.hashes.end());
+  to.continue_as(from, state.time());
+  to.first_step = state.pool.newest_open_step();
+  to.tail = from.tail;
+  state.hold(to.tail);
+  to.branch = 0;
+  to.has_copies = from.has_copies;
+  note_unlaunched(state, from);
+  from.forget_room();
+  return {};
+}
+
+/// Whether a prompt fits with a hit, of which creation takes so many tokens. Errors: those of
+/// `admission_plan::check_room`, with the blocks that the hit shares in `shared`. May throw `std::bad_alloc`.
+template <layered State>
+[[nodiscard]] result<prompt_fit> fit_with(const State& state, const hit& found, std::int64_t num_tokens,
+                                          std::vector<block_id>& shared) {
+  group_tables tables;
+  auto plan = admission_plan<const State>(state, tables, found, num_tokens);
+  if (const auto checked = plan.check_room(); !checked) {
+    shared = plan.take_shared();
+    return checked.error();
+  }
+  return prompt_fit{static_cast<std::int64_t>(found.num_nodes) * state.granularity(), plan.num_fresh()};
+}
+
+/// The answer of `create_sequence`, without its effects: nothing is taken, counted or reported.
+template <layered State>
+[[nodiscard]] result<prompt_fit> would_fit(const State& state, const token_run& prompt,
+                                           const sequence_options& options) noexcept {
+  const auto num_tokens = std::ssize(prompt.tokens);
+  if (const auto capacity = state.sequences.capacity(); state.sequences.size() >= capacity) {
+    return error{error_code::limit_reached, "number of sequences, at most cache_config.max_sequences,",
+                 std::int64_t{capacity} + 1, capacity};
+  }
+  if (const auto checked = check_prompt(prompt, options); !checked) {
+    return checked.error();
+  }
+  const auto guard = state.guard_nodes();
+  const auto found = longest_hit_of_prompt(state, prompt, options.salt, options.max_cached_tokens);
+  if (!found) {
+    return found.error();
+  }
+  if (const auto most = most_blocks(state, *found, num_tokens, options.first_chunk); most > state.pool.size()) {
+    return state.refusal(most, state.pool.num_available());
+  }
+  const auto chunks = prompt_plan{num_tokens, state.granularity(), options.max_cached_tokens, options.first_chunk};
+  const auto forecast = [&]() -> result<prompt_fit> {
+    auto shared = std::vector<block_id>{};
+    const auto fit = fit_with(state, *found, chunks.length(found->num_nodes), shared);
+    if (fit) {
+      return fit;
+    }
+    auto reason = fit.error();
+    if (fits_without(state, *found, num_tokens, options)) {
+      auto none = std::vector<block_id>{};
+      const auto without = fit_with(state, hit{}, chunks.length(0), none);
+      if (without) {
+        return without;
+      }
+      if (const auto& chosen = nearer(reason, without.error(), state.pool.size()); &chosen != &reason) {
+        shared.clear();
+        reason = chosen;
+      }
+    }
+    return state.refusal(reason.value, reason.limit, {.shared = shared});
+  };
+  return with_memory(forecast, error{error_code::out_of_memory, "number of tokens to look up", num_tokens});
+}
+
+/// Length of the prefix, in tokens, that a sequence of this prompt would share; 0 where memory for the search is
+/// exhausted.
+template <layered State>
+[[nodiscard]] std::int64_t find_prefix(const State& state, const token_run& run, salt tag) noexcept {
+  const auto guard = state.guard_nodes();
+  const auto found = longest_hit_of_prompt(state, run, tag, std::ssize(run.tokens));
+  return found ? static_cast<std::int64_t>(found->num_nodes) * state.granularity() : 0;
+}
+
+/// A function: blocks that a sequence of this prompt would share or copy. May throw `std::bad_alloc`.
+template <layered State>
+[[nodiscard]] auto shared_by(const State& state, const token_run& prompt, salt tag) noexcept {
+  return [&, tag] {
+    const auto guard = state.guard_nodes();
+    const auto found = longest_hit_of_prompt(state, prompt, tag, std::ssize(prompt.tokens));
+    if (!found || found->num_nodes == 0) {
+      return std::vector<block_id>{};
+    }
+    group_tables tables;
+    const auto length = static_cast<std::int64_t>(found->num_nodes) * state.granularity();
+    return admission_plan<const State>(state, tables, *found, length).used();
+  };
 }
 
 }  // namespace pagedkv::detail

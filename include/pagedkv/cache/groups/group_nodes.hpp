@@ -1,10 +1,9 @@
 #pragma once
 
-#include <pagedkv/core/block_pair.hpp>
-#include <pagedkv/core/group_config.hpp>
+#include <pagedkv/core/config.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
-#include <pagedkv/policy/locking/parts/nodes_mutex.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 #include <pagedkv/prefix/node_tree.hpp>
 
 #include <algorithm>

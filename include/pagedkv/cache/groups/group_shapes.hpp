@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/group_config.hpp>
+#include <pagedkv/core/config.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/storage/memory_plan.hpp>
 

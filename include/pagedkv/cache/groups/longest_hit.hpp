@@ -2,7 +2,7 @@
 
 #include <pagedkv/cache/groups/group_state.hpp>
 #include <pagedkv/core/token_run.hpp>
-#include <pagedkv/detail/with_memory.hpp>
+#include <pagedkv/detail/memory.hpp>
 
 #include <algorithm>
 #include <cstddef>

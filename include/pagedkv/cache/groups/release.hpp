@@ -1,9 +1,19 @@
 #pragma once
 
+#include <pagedkv/cache/groups/append.hpp>
 #include <pagedkv/cache/groups/commit.hpp>
-#include <pagedkv/cache/record_access.hpp>
+#include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/cache/groups/longest_hit.hpp>
+#include <pagedkv/cache/operations/commit.hpp>
+#include <pagedkv/cache/outcomes.hpp>
+#include <pagedkv/cache/record_map.hpp>
+#include <pagedkv/core/ids.hpp>
 
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace pagedkv::detail {
 
@@ -21,6 +31,196 @@ template <layered State>
     state.release_all(s.tables, state.releases_of(s, hint), state.pool.fence_of(s.steps));
     state.let_go(s.tail);
   });
+}
+
+/// The shortest length to which a sequence can be cut: every group still holds what the next token reads, and a state
+/// is of exactly the computed tokens.
+template <layered State>
+[[nodiscard]] std::int64_t shortest_cut(const State& state, const group_sequence& s) noexcept {
+  auto least = std::int64_t{0};
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (!state.holds_tokens(g)) {
+      least = std::max(least, s.num_computed_tokens);
+    } else if (const auto first = s.tables[g].first(); first > s.tables[g].num_sinks()) {
+      const auto start = static_cast<std::int64_t>(first) * state.block_size(g);
+      const auto window = state.group(g).window;
+      const bool slides = state.group(g).kind == group_kind::window;
+      least = std::max(least, slides ? start + window - 1 : (start + window - 1) / window * window);
+    }
+  }
+  return std::min(least, s.is_withdrawn ? s.num_tokens : s.num_computed_tokens);
+}
+
+/// Moves the published end of a sequence up to so many nodes: its later tokens are pending again.
+template <layered State>
+void unpublish_to(State& state, group_sequence& s, std::int64_t num_tokens) noexcept {
+  const auto size = static_cast<std::size_t>(state.granularity());
+  const auto num_nodes = static_cast<std::size_t>(num_tokens) / size;
+  if (num_nodes >= s.num_nodes) {
+    return;
+  }
+  auto below = s.tail.node;
+  auto node = state.nodes.parent(below);
+  for (auto left = s.num_nodes - 1; left > num_nodes; --left) {
+    below = node;
+    node = state.nodes.parent(node);
+  }
+  const auto rest = state.nodes.tokens(below).first(static_cast<std::size_t>(num_tokens) % size);
+  copy_run(rest, s.pending.from(0));
+  const auto tail = s.tail;
+  s.tail = node == no_node ? state.nodes.root(s.options.salt) : state.nodes.link(node);
+  state.hold(s.tail);
+  state.let_go(tail);
+  s.num_nodes = num_nodes;
+}
+
+/// Keeps the first `num_tokens`; whole blocks past the end are released, reserved ones included. `around`: as
+/// without groups. Errors: `invalid_argument` beyond the length, or before `shortest_cut`.
+template <layered State, class Around>
+[[nodiscard]] result<void> truncate(State& state, group_sequence& s, std::int64_t num_tokens,
+                                    Around&& around) noexcept {
+  if (const auto least = shortest_cut(state, s); num_tokens < least) {
+    return error{error_code::invalid_argument, "number of tokens to keep, before those held,", num_tokens, least};
+  }
+  if (num_tokens > s.num_tokens) {
+    return error{error_code::invalid_argument, "number of tokens to keep", num_tokens, s.num_tokens};
+  }
+  if (num_tokens >= std::max(s.num_tokens, s.num_reserved)) {
+    return {};
+  }
+  const auto guard = state.guard_nodes();
+  if (is_unlaunched(state, s)) {
+    const auto first = static_cast<std::size_t>(num_tokens / state.granularity());
+    around([&] { return withdraw_unlaunched(state, s, first); });
+  }
+  const auto fence = state.pool.fence_of(s.steps);
+  for (std::size_t g = 0; g < state.num_groups(); ++g) {
+    if (!state.holds_tokens(g)) {
+      continue;
+    }
+    auto& table = s.tables[g];
+    const auto end = std::max(state.places_for(g, num_tokens), table.first());
+    state.release_from(table, g, end, state.releases_of(s), fence);
+    table.shrink(end);
+    if (num_tokens % state.block_size(g) != 0) {
+      s.reuses_slots = true;
+      if (fence != 0) {
+        state.pool.fence(table[state.place_of(g, num_tokens)], fence);
+      }
+    }
+  }
+  if (num_tokens < s.num_tokens) {
+    unpublish_to(state, s, num_tokens);
+    s.hashes.clear();
+    s.keys.resize(keys_between(s.keys, 0, num_tokens).size());
+    s.num_tokens = num_tokens;
+    s.num_prompt_tokens = std::min(s.num_prompt_tokens, num_tokens);
+    s.num_computed_tokens = std::min(s.num_computed_tokens, num_tokens);
+    s.num_cached_tokens = std::min(s.num_cached_tokens, num_tokens);
+  }
+  s.num_reserved = 0;
+  find_room(state, s);
+  return {};
+}
+
+template <layered State>
+[[nodiscard]] result<void> truncate(State& state, sequence_id id, std::int64_t num_tokens) noexcept {
+  return visit_sequence(state, id, [&](group_sequence& s) {
+    return truncate(state, s, num_tokens, [](auto&& hide) { hide(); });
+  });
+}
+
+/// Fills an empty pin with references to what a hit of these tokens needs; returns its length. Errors: `out_of_memory`.
+template <layered State>
+[[nodiscard]] result<std::int64_t> pin(State& state, group_pin& pinned, const token_run& run, salt tag) noexcept {
+  const auto guard = state.guard_nodes();
+  const auto found = longest_hit(state, run, tag, static_cast<std::int64_t>(run.tokens.size()));
+  if (!found) {
+    return found.error();
+  }
+  const auto length = static_cast<std::int64_t>(found->num_nodes) * state.granularity();
+  pinned.tail = found->num_nodes == 0 ? state.nodes.root(tag) : state.nodes.link(found->path[found->num_nodes - 1]);
+  const auto reserve = [&] {
+    for (std::size_t g = 0; g < state.num_groups(); ++g) {
+      const bool tokens_only = state.holds_tokens(g);
+      pinned.tables[g].reserve(tokens_only ? state.places_for(g, length) : state.blocks_of_state(g));
+      pinned.tables[g].start(tokens_only ? state.num_sinks(g) : 0, tokens_only ? state.first_place(g, length) : 0);
+    }
+    return true;
+  };
+  if (!with_memory(reserve, false)) {
+    return error{error_code::out_of_memory, "number of tokens to pin", length};
+  }
+  for (std::size_t g = 0; g < state.num_groups() && length != 0; ++g) {
+    auto& table = pinned.tables[g];
+    const auto keep = [&](block_id block) {
+      [[maybe_unused]] const auto referenced = state.pool.reference_published(block);
+      assert(referenced);
+      table.extend(1)[0] = block;
+    };
+    if (!state.holds_tokens(g)) {
+      auto block = state.nodes.attached(pinned.tail.node, g);
+      for (; block != no_block; block = state.nodes.next_of_state(block)) {
+        keep(block);
+      }
+      continue;
+    }
+    for (std::size_t place = 0; place < table.num_sinks(); ++place) {
+      keep(block_at(state, found->path, found->num_nodes, g, place));
+    }
+    while (table.end() < state.places_for(g, length)) {
+      keep(block_at(state, found->path, found->num_nodes, g, table.end()));
+    }
+  }
+  state.hold(pinned.tail);
+  state.note_peak();
+  return length;
+}
+
+template <layered State>
+[[nodiscard]] result<pinning> pin(State& state, const token_run& run, salt tag) noexcept {
+  auto length = std::int64_t{0};
+  const auto made =
+      make_record(state.pins, "number of pins, at most cache_config.max_sequences,", [&](group_pin& p) -> result<void> {
+        const auto pinned = pin(state, p, run, tag);
+        if (!pinned) {
+          return pinned.error();
+        }
+        length = *pinned;
+        return {};
+      });
+  if (!made) {
+    return made.error();
+  }
+  return pinning{static_cast<pin_id>(*made), length};
+}
+
+template <layered State>
+[[nodiscard]] result<void> unpin(State& state, std::uint64_t id) noexcept {
+  return end_record(state.pins, id, [&](group_pin& pinned) {
+    const auto guard = state.guard_nodes();
+    const auto how_at = [](std::size_t, std::size_t) { return block_release{}; };
+    state.release_all(pinned.tables, how_at, state.pool.fence_of({}));
+    state.let_go(pinned.tail);
+  });
+}
+
+/// Renames moved blocks wherever they are named: linear in the pool and in all tables.
+template <layered State>
+void apply_moves(State& state, std::span<const block_pair> moves, std::span<const block_id> names) noexcept {
+  const auto new_id = [&](block_id block) { return block == no_block ? no_block : names[to_index(block)]; };
+  state.nodes.rename_blocks(moves, new_id);
+  state.pool.apply_moves(moves, new_id);
+  const auto rename = [&](group_tables& tables) {
+    for (auto& table : tables) {
+      table.rename(new_id);
+    }
+  };
+  state.sequences.for_each([&](auto& cell) {
+    rename(cell.record().tables);
+    std::ranges::transform(cell.record().newest, cell.record().newest.begin(), new_id);
+  });
+  state.pins.for_each([&](auto& cell) { rename(cell.record().tables); });
 }
 
 }  // namespace pagedkv::detail

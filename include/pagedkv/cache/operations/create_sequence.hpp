@@ -1,12 +1,13 @@
 #pragma once
 
-#include <pagedkv/cache/operations/copy_on_write.hpp>
-#include <pagedkv/cache/operations/parts/leases.hpp>
-#include <pagedkv/cache/operations/parts/prompt_plan.hpp>
-#include <pagedkv/cache/operations/parts/run_facts.hpp>
+#include <pagedkv/cache/block_copier.hpp>
+#include <pagedkv/cache/index_model.hpp>
+#include <pagedkv/cache/operations/append.hpp>
+#include <pagedkv/cache/operations/commit.hpp>
+#include <pagedkv/cache/operations/parts.hpp>
 #include <pagedkv/cache/outcomes.hpp>
-#include <pagedkv/cache/record_access.hpp>
-#include <pagedkv/detail/token_runs.hpp>
+#include <pagedkv/cache/record_map.hpp>
+#include <pagedkv/detail/runs.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -201,6 +202,126 @@ template <class State>
   const auto num_blocks = static_cast<std::int64_t>(s.blocks.size());
   const auto num_new_blocks = num_blocks - static_cast<std::int64_t>(s.num_branch_blocks);
   return admission{id, s.num_cached_tokens, s.num_tokens, num_blocks, num_new_blocks};
+}
+
+/// Makes an empty sequence share every block of another, but for reserved ones. Errors: `invalid_argument` while the
+/// other has tokens that are not computed: their K/V would be written into shared blocks.
+template <class State>
+[[nodiscard]] result<void> fork(State& state, sequence& from, sequence& to) noexcept {
+  if (from.num_computed_tokens != from.num_tokens) {
+    return error{error_code::invalid_argument, "number of tokens to fork that are not committed",
+                 from.num_tokens - from.num_computed_tokens, 0};
+  }
+  const auto num_blocks = state.blocks_for(from.num_tokens);
+  const auto num_reserved = std::max(num_blocks, state.blocks_expected(from.options));
+  to.keys.clear();
+  if (!to.blocks.try_reserve(num_reserved) || !reserve_keys(to, from.keys)) {
+    return error{error_code::out_of_memory, "number of blocks to fork", static_cast<std::int64_t>(num_reserved)};
+  }
+  const auto held = from.blocks.held().first(num_blocks - from.blocks.num_dropped());
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    if (!state.pool.reference(held[i])) {
+      for (; i > 0; --i) {
+        state.pool.release(held[i - 1], block_release{}, 0);
+      }
+      return error{error_code::limit_reached, "reference count", block_state::max_count + 1, block_state::max_count};
+    }
+  }
+  to.blocks.copy(from.blocks, num_blocks);
+  add_keys(to, from.keys);
+  to.continue_as(from, state.time());
+  to.first_step = state.pool.newest_open_step();
+  to.tail = from.tail;
+  to.window_start = from.window_start;
+  to.num_hashed_blocks = from.num_hashed_blocks;
+  to.num_branch_blocks = num_blocks;
+  note_unlaunched(state, from);
+  from.forget_room();
+  return {};
+}
+
+/// Makes a second sequence of the first. `copy` is for states. Errors: `in_use` where the first was withdrawn: it has
+/// tokens that no launch writes.
+template <class State>
+[[nodiscard]] result<sequence_id> fork(State& state, sequence_id id, block_copier copy) noexcept {
+  return visit_sequence(state, id, [&](auto& from) -> result<sequence_id> {
+    if (from.is_withdrawn) {
+      return error{error_code::in_use, "id of a sequence that gives way, to fork", static_cast<std::int64_t>(id)};
+    }
+    const auto made =
+        make_record(state.sequences, "number of sequences, at most cache_config.max_sequences,", [&](auto& to) {
+          if constexpr (layered<State>) {
+            return fork(state, from, to, copy);
+          } else {
+            return fork(state, from, to);
+          }
+        });
+    if (!made) {
+      return made.error();
+    }
+    const auto forked = static_cast<sequence_id>(*made);
+    report<event_kind::forked>(state.events, [&] { return cache_event{.sequence = forked, .source = id}; });
+    return forked;
+  });
+}
+
+/// A published block with the contents of the sequence's block at `index`, which continues its published ones, with a
+/// reference; or `no_block`.
+template <class State>
+[[nodiscard]] block_id reference_equal(State& state, const sequence& s, std::size_t index) noexcept {
+  const auto size = static_cast<std::int64_t>(state.block_size());
+  const auto first = static_cast<std::int64_t>(index) * size;
+  const auto own = s.blocks[index];
+  const auto contents = block_contents{state.index.tokens(own), keys_between(s.keys, first, first + size)};
+  const auto hash =
+      index < s.num_hashed_blocks ? state.index.link(own).hash : state.index.hash(s.tail.hash, contents);
+  const auto found = state.index.find(s.tail, hash, contents, state.pool.leases());
+  if (found != no_block) {
+    reference_found(state, found);
+  }
+  return found;
+}
+
+/// Replaces blocks of a sequence behind its published ones by published blocks of equal contents, as far as there are
+/// any without a gap, `max_blocks` at most: a sequence that waited with its prompt uncomputed takes what others published
+/// meanwhile, and nothing may use its own blocks. They count as hits, and a hit on the blocks that are shared now is
+/// reported. They are computed then, and the sequence's own ones are released. The last token is left to compute.
+/// Returns how many.
+template <class State>
+[[nodiscard]] std::size_t share_published(State& state, sequence& s, sequence_id id, std::size_t max_blocks) noexcept {
+  const auto size = state.block_size();
+  const auto first = s.num_published_blocks;
+  if (static_cast<std::size_t>(s.num_computed_tokens) != first * size) {
+    return 0;
+  }
+  const auto most = static_cast<std::size_t>(std::max(s.num_tokens, std::int64_t{1}) - 1) / size;
+  const auto how = release_of(s, state.time(), {}, size);
+  auto last = first;
+  for (; last < most && last - first < max_blocks; ++last) {
+    const auto shared = reference_equal(state, s, last);
+    if (shared == no_block) {
+      break;
+    }
+    release_blocks(state, s, last, last + 1, how);
+    s.blocks.replace(last, shared);
+    s.tail = state.index.link(shared);
+  }
+  if (last != first) {
+    s.num_published_blocks = s.num_branch_blocks = last;
+    s.num_computed_tokens = s.num_cached_tokens = static_cast<std::int64_t>(last * size);
+    s.last_access = state.time();
+    count<&cache_statistics::hit_blocks>(state.counts, static_cast<std::int64_t>(last - first));
+    count<&cache_statistics::hit_tokens>(state.counts, static_cast<std::int64_t>((last - first) * size));
+    report<event_kind::hit>(state.events, [&] {
+      return cache_event{.block = s.tail.node,
+                         .hash = s.tail.hash,
+                         .salt = s.options.salt,
+                         .sequence = id,
+                         .num_tokens = static_cast<std::int64_t>((last - first) * size),
+                         .num_blocks = static_cast<std::int64_t>(last - first)};
+    });
+  }
+  return last - first;
 }
 
 }  // namespace pagedkv::detail

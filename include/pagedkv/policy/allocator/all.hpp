@@ -1,8 +1,6 @@
 #pragma once
 
 #include <pagedkv/policy/allocator/host_allocator.hpp>
-#include <pagedkv/policy/allocator/huge_page_allocator.hpp>
-#include <pagedkv/policy/allocator/reserving_allocator.hpp>
 #include <pagedkv/policy/axis.hpp>
 
 namespace pagedkv {

@@ -4,10 +4,7 @@
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
-#include <pagedkv/policy/element/float8_e4m3.hpp>
-#include <pagedkv/policy/element/float8_e4m3fnuz.hpp>
-#include <pagedkv/policy/element/float8_e5m2.hpp>
-#include <pagedkv/policy/element/float8_e5m2fnuz.hpp>
+#include <pagedkv/policy/element/float8.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 
 namespace pagedkv {

@@ -2,7 +2,7 @@
 
 #include <pagedkv/core/host_device.hpp>
 #include <pagedkv/policy/element/concept.hpp>
-#include <pagedkv/policy/element/parts/device_bfloat16.hpp>
+#include <pagedkv/policy/element/parts/device.hpp>
 
 #include <cstdint>
 

@@ -2,9 +2,8 @@
 
 #include <pagedkv/core/host_device.hpp>
 #include <pagedkv/policy/element/concept.hpp>
-#include <pagedkv/policy/element/parts/device_half.hpp>
-#include <pagedkv/policy/element/parts/select_bits.hpp>
-#include <pagedkv/policy/element/parts/wide_vectors.hpp>
+#include <pagedkv/policy/element/parts/device.hpp>
+#include <pagedkv/policy/element/parts/numbers.hpp>
 
 #include <cstdint>
 #include <cstring>

@@ -2,9 +2,8 @@
 
 #include <pagedkv/core/host_device.hpp>
 #include <pagedkv/policy/element/concept.hpp>
-#include <pagedkv/policy/element/parts/device_bytes.hpp>
-#include <pagedkv/policy/element/parts/rounded_product.hpp>
-#include <pagedkv/policy/element/parts/row_scale.hpp>
+#include <pagedkv/policy/element/parts/device.hpp>
+#include <pagedkv/policy/element/parts/numbers.hpp>
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/group_config.hpp>
+#include <pagedkv/core/config.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/policy/axis.hpp>
@@ -179,5 +179,14 @@ struct events_axis {
                   "`void emit(const cache_event& event) noexcept`");
   };
 };
+
+/// No events, at no cost.
+struct no_events {
+  static constexpr auto kinds = event_kinds{};
+
+  void emit(const cache_event&) noexcept {}
+};
+
+static_assert(events<no_events> && std::is_empty_v<no_events>);
 
 }  // namespace pagedkv

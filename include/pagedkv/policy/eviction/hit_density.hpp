@@ -2,9 +2,6 @@
 
 #include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/policy/eviction/parts/chain_lists.hpp>
-#include <pagedkv/policy/eviction/parts/hit_memory.hpp>
-#include <pagedkv/policy/eviction/parts/least_of.hpp>
-#include <pagedkv/policy/eviction/parts/reuse_class.hpp>
 #include <pagedkv/policy/eviction/parts/reuse_log.hpp>
 #include <pagedkv/policy/eviction/parts/reuse_model.hpp>
 
@@ -14,10 +11,98 @@
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
 namespace pagedkv {
+
+/// Remembers how often the contents released last were hit, up to 7 times, also after they are evicted. Each hash has
+/// one place, and the next hash of that place takes it. One in 8,192 is mistaken for another. 2 to 4 bytes per block,
+/// 32 KB at least.
+class hit_memory {
+ public:
+  static constexpr auto most_hits = std::uint32_t{7};
+
+  explicit hit_memory(std::int32_t num_blocks)
+      : notes_(std::bit_ceil(std::max(min_notes, static_cast<std::size_t>(num_blocks)))) {}
+
+  void note(std::uint64_t hash, std::uint32_t num_hits) noexcept {
+    notes_[place(hash)] = static_cast<std::uint16_t>(mark(hash) << 3 | (std::min(num_hits, most_hits - 1) + 1));
+  }
+
+  /// Hits of the contents when they were released last, and one for the present hit; 0 when they are not remembered.
+  [[nodiscard]] std::uint32_t hits_with_this(std::uint64_t hash) const noexcept {
+    const auto note = notes_[place(hash)];
+    return note >> 3 == mark(hash) ? note & 7U : 0;
+  }
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return notes_.capacity() * sizeof(notes_[0]); }
+
+ private:
+  static constexpr auto min_notes = std::size_t{16384};
+
+  [[nodiscard]] std::size_t place(std::uint64_t hash) const noexcept {
+    return static_cast<std::size_t>(hash * 0x9e3779b97f4a7c15U >> 20) & (notes_.size() - 1);
+  }
+  [[nodiscard]] static std::uint32_t mark(std::uint64_t hash) noexcept {
+    return static_cast<std::uint32_t>(hash >> 51 ^ hash >> 7) & 0x1fffU;
+  }
+
+  std::vector<std::uint16_t> notes_;
+};
+
+/// The least of `Count` numbers that are not negative, each of which may be set at any time: in groups, so that setting
+/// one and finding the least look at a few dozen.
+template <std::size_t Count>
+class least_of {
+ public:
+  static constexpr auto none = std::numeric_limits<float>::max();
+
+  least_of() {
+    numbers_.fill(bits_of(none));
+    least_.fill(bits_of(none));
+  }
+
+  [[nodiscard]] float at(std::size_t i) const noexcept { return std::bit_cast<float>(numbers_[i]); }
+
+  void set(std::size_t i, float number) noexcept {
+    numbers_[i] = bits_of(number);
+    least_[i / group_size] = least_in<group_size>(group(i / group_size));
+  }
+
+  /// Where the least is; `Count` when all are `none`.
+  [[nodiscard]] std::size_t find() const noexcept {
+    const auto least = least_in<num_groups>(least_.data());
+    if (least == bits_of(none)) {
+      return Count;
+    }
+    const auto where = static_cast<std::size_t>(std::find(least_.begin(), least_.end(), least) - least_.begin());
+    return static_cast<std::size_t>(std::find(group(where), group(where) + group_size, least) - numbers_.data());
+  }
+
+ private:
+  // Bits of numbers that are not negative are in the same order, and compilers compare many at once.
+  using bits = std::int32_t;
+
+  static constexpr auto group_size = std::size_t{32};
+  static constexpr auto num_groups = (Count + group_size - 1) / group_size;
+
+  [[nodiscard]] static bits bits_of(float number) noexcept { return std::bit_cast<bits>(number); }
+  [[nodiscard]] const bits* group(std::size_t i) const noexcept { return &numbers_[i * group_size]; }
+
+  template <std::size_t Size>
+  [[nodiscard]] static bits least_in(const bits* numbers) noexcept {
+    auto least = numbers[0];
+    for (auto i = std::size_t{1}; i < Size; ++i) {
+      least = std::min(least, numbers[i]);
+    }
+    return least;
+  }
+
+  std::array<bits, num_groups * group_size> numbers_;
+  std::array<bits, num_groups> least_;
+};
 
 /// Learns from the traffic which blocks return: evicts the block with the fewest expected hits per unit of time that it
 /// would stay. Released blocks fall into classes (`reuse_class`). Of each class the least and the most recently

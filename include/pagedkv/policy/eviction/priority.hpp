@@ -1,9 +1,8 @@
 #pragma once
 
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/policy/eviction/parts/chain_lists.hpp>
-#include <pagedkv/policy/eviction/parts/deadline_heap.hpp>
-#include <pagedkv/policy/eviction/parts/observed_ends.hpp>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,143 @@
 #include <vector>
 
 namespace pagedkv {
+
+/// Block ids by deadline, earliest first: a binary heap with the position of each id. Logarithmic time; 24 bytes per
+/// block.
+class deadline_heap {
+ public:
+  explicit deadline_heap(std::int32_t num_blocks)
+      : positions_(static_cast<std::size_t>(num_blocks), absent), heap_(static_cast<std::size_t>(num_blocks)) {}
+
+  [[nodiscard]] bool empty() const noexcept { return size_ == 0; }
+
+  /// The first of a heap that is not empty.
+  [[nodiscard]] block_id earliest() const noexcept { return heap_[0].block; }
+  [[nodiscard]] timestamp earliest_deadline() const noexcept { return heap_[0].deadline; }
+
+  /// Replaces an earlier deadline.
+  void set(block_id block, timestamp deadline) noexcept {
+    erase(block);
+    settle({deadline, block}, size_++);
+  }
+
+  /// Does nothing when the id is absent.
+  void erase(block_id block) noexcept {
+    if (empty()) {
+      return;
+    }
+    const auto at = std::exchange(positions_[to_index(block)], absent);
+    if (at == absent) {
+      return;
+    }
+    const auto last = heap_[--size_];
+    if (last.block != block) {
+      settle(last, at);
+    }
+  }
+
+  void rename(block_id from, block_id to) noexcept {
+    if (const auto at = positions_[to_index(from)]; at != absent) {
+      const auto deadline = heap_[at].deadline;
+      erase(from);
+      set(to, deadline);
+    }
+  }
+
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return positions_.capacity() * sizeof(std::uint32_t) + heap_.capacity() * sizeof(entry);
+  }
+
+ private:
+  struct entry {
+    timestamp deadline{};
+    block_id block = no_block;
+  };
+
+  static constexpr auto absent = UINT32_MAX;
+
+  void put(const entry& e, std::uint32_t at) noexcept {
+    heap_[at] = e;
+    positions_[to_index(e.block)] = at;
+  }
+
+  /// Puts an entry at `at`, whose own entry is gone, or as far up or down from there as the order requires.
+  void settle(const entry& e, std::uint32_t at) noexcept {
+    for (; at > 0 && e.deadline < heap_[(at - 1) / 2].deadline; at = (at - 1) / 2) {
+      put(heap_[(at - 1) / 2], at);
+    }
+    for (auto child = 2 * at + 1; child < size_; child = 2 * at + 1) {
+      child += child + 1 < size_ && heap_[child + 1].deadline < heap_[child].deadline ? 1U : 0U;
+      if (e.deadline <= heap_[child].deadline) {
+        break;
+      }
+      put(heap_[child], at);
+      at = child;
+    }
+    put(e, at);
+  }
+
+  std::vector<std::uint32_t> positions_;
+  std::vector<entry> heap_;
+  std::uint32_t size_ = 0;
+};
+
+/// Observes whether blocks of sessions that are said to have ended return less often than others: a sample of the
+/// released contents, each followed until it is released again or another takes its place. 1 to 2 bytes per block, 16
+/// KB at least.
+class observed_ends {
+ public:
+  explicit observed_ends(std::int32_t num_blocks)
+      : notes_(std::bit_ceil(std::max(min_notes, static_cast<std::size_t>(num_blocks) / sampled_one_in))) {}
+
+  /// Contents are released. `added`: by the request that computed them, so that their return is that of its session.
+  void note(std::uint64_t hash, bool added, bool ended) noexcept {
+    const auto mixed = hash * 0x9e3779b97f4a7c15U;
+    if (mixed >> 32 & (sampled_one_in - 1)) {
+      return;
+    }
+    auto& note = notes_[mixed >> 36 & (notes_.size() - 1)];
+    const auto mark = static_cast<std::uint32_t>(mixed) | 1U;
+    const auto returns = (note | 1U) == mark;
+    if (!returns && !added) {
+      return;
+    }
+    if (note != 0) {
+      count((note & 1U) == 0, returns);
+    }
+    note = !added ? 0 : ended ? mark & ~1U : mark;
+  }
+
+  /// Whether such blocks return at most half as often as others; true while hardly any has returned.
+  [[nodiscard]] bool are_true() const noexcept {
+    const auto& [others, ends] = counted_;
+    return ends.returned < 16 || 2 * ends.returned * others.followed <= others.returned * ends.followed;
+  }
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return notes_.capacity() * sizeof(notes_[0]); }
+
+ private:
+  static constexpr auto min_notes = std::size_t{4096};
+  static constexpr auto sampled_one_in = std::size_t{4};
+  static constexpr auto most_followed = std::uint64_t{8192};
+
+  struct counts {
+    std::uint64_t followed = 0;
+    std::uint64_t returned = 0;
+  };
+
+  void count(bool ended, bool returned) noexcept {
+    auto& [followed, num_returned] = counted_[ended ? 1 : 0];
+    ++followed;
+    num_returned += returned ? 1 : 0;
+    if (followed > most_followed) {
+      std::ranges::for_each(counted_, [](counts& each) { each = {each.followed / 2, each.returned / 2}; });
+    }
+  }
+
+  std::vector<std::uint32_t> notes_;  // a hash whose lowest bit is 0 where the session was said to have ended; 0: none
+  std::array<counts, 2> counted_{};   // of other sessions, and of those
+};
 
 /// Evicts the lowest priority first and, within one, the block whose next use is farthest off. Without a hint that is
 /// the least recently released block: its next use is supposed to be as far ahead as its release lies back. A block

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/policy/locking/concept.hpp>
-#include <pagedkv/policy/locking/parts/fair_shared_mutex.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 #include <pagedkv/policy/locking/parts/unsynchronized.hpp>
 
 namespace pagedkv {

@@ -2,8 +2,7 @@
 
 #include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/policy/locking/parts/contention.hpp>
-#include <pagedkv/policy/locking/parts/gate.hpp>
-#include <pagedkv/policy/locking/parts/ordered_mutex.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 
 #include <atomic>
 #include <cstddef>

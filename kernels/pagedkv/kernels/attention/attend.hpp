@@ -1,7 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/packed_token.hpp>
-#include <pagedkv/kernels/attention/decode.hpp>
+#include <pagedkv/core/formats.hpp>
 #include <pagedkv/kernels/attention/group.hpp>
 #include <pagedkv/kernels/attention/latent.hpp>
 #include <pagedkv/kernels/attention/launcher.hpp>

@@ -2,11 +2,159 @@
 
 #include <pagedkv/kernels/attention/group_tiles.hpp>
 #include <pagedkv/kernels/attention/matrix_piece.hpp>
+#include <pagedkv/kernels/attention/tile_reader.hpp>
 #include <pagedkv/kernels/attention/warpgroup_prefill.hpp>
 
 #include <type_traits>
 
 namespace pagedkv::kernels {
+
+/// The last pieces of a workgroup's waves. Neighbours with pieces of one task put their states into shared memory, and
+/// write one result together. For plans with `joined_waves`.
+template <class State, class Matrix, int Waves>
+class joined_pieces {
+  static constexpr auto state_bytes = static_cast<std::size_t>(State::bytes_of_state);
+
+ public:
+  /// Bytes of shared memory that a wave needs for it.
+  static constexpr int bytes_needed = static_cast<int>(state_bytes) + 32;
+
+  /// `wave_bytes`: of shared memory of each wave, which no longer needs it.
+  PAGEDKV_DEVICE joined_pieces(int wave, int lane, int wave_bytes)
+      : wave_(wave), lane_(lane), wave_bytes_(wave_bytes) {}
+
+  /// Every wave calls this. `joins`: its last piece is part of a task and has not been finished.
+  PAGEDKV_DEVICE void finish(State& state, attention_walk& walk, bool joins) const {
+    if (joins) {
+      state.put_state(walk, state_of(wave_));
+    }
+    if (lane_ == 0) {
+      const auto place = place_of(wave_);
+      place[0] = joins ? walk.row_index : -1;
+      place[1] = joins ? walk.task : -1;
+      place[2] = joins && walk.leaves_task() ? 1 : 0;
+      place[3] = walk.tile;
+      place[4] = walk.partial;
+    }
+    barrier();
+    if (!joins) {
+      return;
+    }
+    auto first = wave_;
+    for (; first > 0 && has_task(first - 1, walk); --first) {
+    }
+    auto end = wave_ + 1;
+    for (; end < Waves && has_task(end, walk); ++end) {
+    }
+    const std::int32_t goes_on = place_of(end - 1)[2];
+    const std::int32_t tile = place_of(first)[3];
+    walk.partial = place_of(first)[4];
+    if (goes_on == 0) {
+      walk.extend_to_end(tile);
+    }
+    state.finish_joined(walk, wave_ - first, end - first, [&](int wave) { return state_of(first + wave); });
+  }
+
+ private:
+  [[nodiscard]] PAGEDKV_DEVICE shared_span<float> state_of(int wave) const {
+    return dynamic_shared<float>(static_cast<std::size_t>(wave * wave_bytes_), state_bytes / sizeof(float));
+  }
+
+  /// The row and the task of a wave's piece, whether the task goes on, and the piece's first tile and partial result.
+  [[nodiscard]] PAGEDKV_DEVICE shared_span<std::int32_t> place_of(int wave) const {
+    return dynamic_shared<std::int32_t>(static_cast<std::size_t>(wave * wave_bytes_) + state_bytes, 5);
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE bool has_task(int wave, const attention_walk& walk) const {
+    const auto place = place_of(wave);
+    const std::int32_t row = place[0];
+    const std::int32_t task = place[1];
+    return row == walk.row_index && task == walk.task;
+  }
+
+  int wave_;
+  int lane_;
+  int wave_bytes_;
+};
+
+/// The parts of the kernel, and the shared memory of a wave: first for tiles, then for its state. That for the queries
+/// of all waves follows that of the last wave.
+template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int Stages, int Waves>
+struct attend_parts {
+  using tiles = tiles_ahead<tile_shape<Element, HeadDim, Matrix>, Matrix, Stages>;
+  using state = piece_state<Element, Numbers, HeadDim, Tiles, Matrix>;
+  using joined = joined_pieces<state, Matrix, Waves>;
+  // Only for the matrix unit whose tiles are in shared memory, except on the host.
+  static constexpr bool joins = Matrix::columns == 8;
+  static constexpr int wave_bytes = joins && tiles::wave_bytes == 0 ? joined::bytes_needed : tiles::wave_bytes;
+  static_assert(!joins || wave_bytes >= joined::bytes_needed);
+  static constexpr int query_bytes = state::queries::wave_bytes;
+  static constexpr int shared_bytes = Waves * (wave_bytes + query_bytes);
+
+  // The host's executor knows no order of shared memory within a wave.
+  static constexpr bool has_room = joins && tiles::wave_bytes > 0;
+
+  /// Shared memory of a wave that holds no tile between two of them.
+  [[nodiscard]] static PAGEDKV_DEVICE shared_span<float> room(const tiles& ahead, int wave) {
+    static_assert(state::bytes_of_matrix <= wave_bytes / Stages);
+    return dynamic_shared<float>(static_cast<std::size_t>(wave * wave_bytes) + ahead.unused(),
+                                 static_cast<std::size_t>(state::bytes_of_matrix / 4));
+  }
+
+  [[nodiscard]] static PAGEDKV_DEVICE std::size_t first_query_byte(int wave) {
+    return static_cast<std::size_t>(Waves * wave_bytes + wave * query_bytes);
+  }
+};
+
+/// Decode attention with matrix instructions. Head dimensions up to `HeadDim`.
+template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int Stages, int Waves>
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
+    attend_kernel(attention_call call, divider<std::int32_t> block_size) {
+  using parts = attend_parts<Element, Numbers, HeadDim, Tiles, Matrix, Stages, Waves>;
+  if constexpr (Matrix::unit::available) {
+    const auto wave = uniform(static_cast<int>(local_index().x) / Matrix::lanes);
+    const auto lane = static_cast<int>(local_index().x) % Matrix::lanes;
+    const auto share = static_cast<std::int32_t>(workgroup_index().x) * Waves + wave;
+    // First, because only after this call may the kernel read results of the previous kernel and overwrite its inputs.
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    const auto last = call.plan.num_shares - 1;
+    if (!parts::joins && share > last) {
+      return;
+    }
+    auto walk = attention_walk(call, share < last ? share : last);
+    walk.done = walk.done || share > last;  // a barrier needs all waves
+    auto reader = tile_reader<Element, HeadDim, Matrix, Stages>(call, block_size, walk, wave, lane);
+    auto state = typename parts::state(call, lane, 0, parts::first_query_byte(wave));
+    const auto waves_join =
+        parts::joins && call.plan.joined_waves > 1 && load(&call.plan.counts->joined_waves) > 1;
+    const auto joins = waves_join && walk.is_part_of_task();
+    while (!walk.done) {
+      state.begin(walk);
+      for (auto tile = walk.tile; tile < walk.end; ++tile) {
+        const auto first_token = walk.first_token(read_again(call), tile);
+        reader.tiles.begin_tile();
+        reader.read_next();
+        state.add_tile(reader.tiles, first_token);
+      }
+      if (joins) {
+        break;
+      }
+      if constexpr (parts::has_room) {
+        state.finish(walk, parts::room(reader.tiles, wave));
+      } else {
+        state.finish(walk);
+      }
+      walk.next_piece();
+    }
+    if constexpr (parts::joins) {
+      if (waves_join) {
+        reader.tiles.release();
+        typename parts::joined(wave, lane, parts::wave_bytes).finish(state, walk, joins);
+      }
+    }
+  }
+}
 
 /// Elsewhere tasks are not dealt.
 template <class Matrix>

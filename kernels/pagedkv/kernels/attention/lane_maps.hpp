@@ -1,13 +1,49 @@
 #pragma once
 
+#include <pagedkv/kernels/platform.hpp>
+
+// Loops over arrays in registers must be unrolled.
+#if defined(__HIPCC__) || defined(__CUDACC__)
+  #define PAGEDKV_UNROLL _Pragma("unroll")
+  #define PAGEDKV_NO_UNROLL _Pragma("unroll 1")
+#else
+  #define PAGEDKV_UNROLL
+  #define PAGEDKV_NO_UNROLL
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace pagedkv::kernels {
+
+/// Two 16-bit numbers or four bytes, the first in the lowest bits.
+using lane_word = std::uint32_t;
+
+/// The 16-bit format of a matrix unit that `Number` stands for: bfloat16, else binary16.
+template <class Number>
+inline constexpr bool is_bfloat16 = Number::name == std::string_view("bfloat16");
+
+template <class T, int N, int... More>
+struct register_array {
+  using type = typename register_array<T, More...>::type[static_cast<std::size_t>(N)];
+};
+template <class T, int N>
+struct register_array<T, N> {
+  using type = T[static_cast<std::size_t>(N)];
+};
+
+/// An array with one dimension per size, for values that stay in registers.
+template <class T, int... Sizes>
+using registers = typename register_array<T, Sizes...>::type;
+
+}  // namespace pagedkv::kernels
+
 // Maps from lanes to elements of matrix products. Rows are tokens or dimensions and columns are queries, so that a lane
 // holds scores where the next product takes probabilities, or one exchange away. The order of dimensions in a product
 // of queries and keys is free as long as both use the same: a lane reads neighbouring numbers and uses them in
 // successive products. A platform's `Unit` has `multiply_16x8` and `transpose_8x8`, or `multiply_16x16`, or
 // `multiply_16x16_halves` and `sum_row`. Its `available` is false where code is compiled for a device without them.
-
-#include <pagedkv/kernels/attention/lane_word.hpp>
-#include <pagedkv/kernels/platform.hpp>
 
 namespace pagedkv::kernels {
 
@@ -220,6 +256,62 @@ struct matrix_wave32_wide : matrix_16_columns<Unit> {
                                              const weights& by) {
     Unit::template multiply_16x16_halves<Number>(into, values[0], by.pairs);
   }
+};
+
+/// A lane's words of the queries of `Tiles` matrices, in groups of four. In shared memory where registers do not suffice;
+/// each lane reads only what it wrote.
+template <int Tiles, int Words, int Lanes, bool Shared>
+class lane_queries {
+ public:
+  static constexpr int wave_bytes = 0;  // of shared memory
+
+  PAGEDKV_DEVICE lane_queries(std::size_t /*first_byte*/, int /*lane*/) {}
+
+  PAGEDKV_DEVICE void put(int tile, int group, const registers<lane_word, 4>& words) {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < 4; ++i) {
+      words_[tile][group * 4 + i] = words[i];
+    }
+  }
+
+  PAGEDKV_DEVICE void take(int tile, int group, registers<lane_word, 4>& words) const {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < 4; ++i) {
+      words[i] = words_[tile][group * 4 + i];
+    }
+  }
+
+ private:
+  registers<lane_word, Tiles, Words> words_;
+};
+
+template <int Tiles, int Words, int Lanes>
+class lane_queries<Tiles, Words, Lanes, true> {
+ public:
+  static constexpr int wave_bytes = Tiles * Words * Lanes * static_cast<int>(sizeof(lane_word));
+
+  PAGEDKV_DEVICE lane_queries(std::size_t first_byte, int lane)
+      : words_(dynamic_shared<lane_word>(first_byte, static_cast<std::size_t>(Tiles * Words * Lanes))), lane_(lane) {}
+
+  PAGEDKV_DEVICE void put(int tile, int group, const registers<lane_word, 4>& words) {
+    store_shared_vector(words_, place(tile, group), vector<lane_word, 4>{{words[0], words[1], words[2], words[3]}});
+  }
+
+  PAGEDKV_DEVICE void take(int tile, int group, registers<lane_word, 4>& words) const {
+    const auto read = load_shared_vector<4>(words_, place(tile, group));
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < 4; ++i) {
+      words[i] = read.values[i];
+    }
+  }
+
+ private:
+  [[nodiscard]] PAGEDKV_DEVICE std::size_t place(int tile, int group) const {
+    return static_cast<std::size_t>(((tile * Words / 4 + group) * Lanes + lane_) * 4);
+  }
+
+  shared_span<lane_word> words_;
+  int lane_;
 };
 
 }  // namespace pagedkv::kernels

@@ -5,7 +5,6 @@
 
   #include <pagedkv/attention/plan_layout.hpp>
   #include <pagedkv/kernels/attention/lane_maps.hpp>
-  #include <pagedkv/kernels/attention/lane_word.hpp>
   #include <pagedkv/kernels/platform.hpp>
   #include <pagedkv/storage/view.hpp>
 

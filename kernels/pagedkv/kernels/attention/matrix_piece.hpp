@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/kernels/attention/lane_queries.hpp>
+#include <pagedkv/kernels/attention/lane_maps.hpp>
 #include <pagedkv/kernels/attention/result.hpp>
 #include <pagedkv/kernels/attention/tile_reader.hpp>
 

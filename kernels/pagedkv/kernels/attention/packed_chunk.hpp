@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/packed_token.hpp>
+#include <pagedkv/core/formats.hpp>
 #include <pagedkv/kernels/attention/matrix.hpp>
 #include <pagedkv/kernels/row.hpp>
 

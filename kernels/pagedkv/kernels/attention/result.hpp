@@ -1,7 +1,6 @@
 #pragma once
 
 #include <pagedkv/kernels/attention/lane_maps.hpp>
-#include <pagedkv/kernels/attention/lane_word.hpp>
 #include <pagedkv/kernels/attention/scores.hpp>
 
 #include <type_traits>

@@ -10,7 +10,7 @@
   #include <pagedkv/kernels/attention/result.hpp>
   #include <pagedkv/kernels/attention/walk.hpp>
   #include <pagedkv/kernels/attention/warpgroup_barriers.hpp>
-  #include <pagedkv/kernels/attention/warpgroup_column.hpp>
+  #include <pagedkv/kernels/attention/warpgroup_buffers.hpp>
 
 namespace pagedkv::kernels {
 

@@ -1,16 +1,311 @@
 #pragma once
 
-// Attention of tasks with many columns with Hopper's products of warpgroups. Other compilers see no such code.
-
 #include <pagedkv/kernels/attention/launcher.hpp>
 #include <pagedkv/kernels/attention/warpgroup_buffers.hpp>
-#include <pagedkv/kernels/attention/warpgroup_consumer.hpp>
-#include <pagedkv/kernels/attention/warpgroup_expander.hpp>
 #include <pagedkv/kernels/attention/warpgroup_producer.hpp>
 
 #include <cstddef>
 
+#if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
+
+  #include <pagedkv/kernels/attention/tile_reader.hpp>
+  #include <pagedkv/kernels/attention/warpgroup_columns.hpp>
+
+// The warpgroup that expands numbers of 8 bits, in attention of prompts with products of warpgroups. Empty for other
+// compilers.
+
+namespace pagedkv::kernels {
+
+/// Turns stored rows into rows of products: the keys of a stage, then its values, and so on. Values are multiplied by
+/// their scales. Keys are not: large scores would magnify how they are rounded.
+template <class Element, class Numbers, int KeyDim, int ValueDim>
+class prefill_expander {
+  using shape = warpgroup_prefill_shape<Element, KeyDim, ValueDim>;
+  using rows = typename shape::rows;
+  static constexpr unsigned parts = shape::stored_rows / 16;
+  static_assert(KeyDim == 128 && ValueDim == 128, "a row's 16 numbers of 8 bits are eight lanes' chunks");
+
+ public:
+  /// A lane has 16 numbers of a row in each 16. Eight neighbouring lanes have halves of two rows, which they read from
+  /// different banks, and put to different banks.
+  PAGEDKV_DEVICE explicit prefill_expander(int index) {
+    const auto lane = index % 32;
+    const auto row = index / 32 * 4 + lane / 4 % 2 + lane / 16 * 2;
+    const auto chunk = lane % 4 + (lane / 8 + lane / 4) % 2 * 4;
+    stored_ = static_cast<unsigned>(row * shape::stored_row_bytes + chunk * vector_bytes);
+    expanded_ = rows::at(row, chunk * 2);
+    scale_ = static_cast<unsigned>(row) * 4;
+  }
+
+  /// Until the warpgroup that copies says that no stage follows.
+  PAGEDKV_DEVICE void expand() {
+    for (;; ++used_stages_) {
+      buffers_.stored.wait_until_full(used_stored_);
+      if (buffers_.stored_ended()) {
+        return;
+      }
+      buffers_.keys.wait_until_empty(used_stages_);
+      expand_tile<false>(buffers_.keys_at(used_stages_));
+      buffers_.keys.full(used_stages_).arrive();
+      buffers_.values.wait_until_empty(used_stages_);
+      expand_tile<Element::scaled>(buffers_.values_at(used_stages_));
+      buffers_.values.full(used_stages_).arrive();
+    }
+  }
+
+ private:
+  /// `Scales`: multiplies the numbers by the scales of values.
+  template <bool Scales>
+  PAGEDKV_DEVICE void expand_tile(unsigned to) {
+    PAGEDKV_NO_UNROLL
+    for (auto first = 0U; first < shape::tokens; first += shape::stored_rows) {
+      buffers_.stored.wait_until_full(used_stored_);
+      const auto from = buffers_.stored_at(used_stored_) + stored_;
+      registers<lane_word, parts, 4> stored;
+      registers<lane_word, parts> scales = {};
+      PAGEDKV_UNROLL
+      for (auto part = 0U; part < parts; ++part) {
+        take_chunk(from + part * 16 * shape::stored_row_bytes, stored[part]);
+        if constexpr (Scales) {
+          const auto scale = take_float(buffers_.value_scales_at(used_stages_) + scale_ + (first + part * 16) * 4);
+          scales[part] = pack<typename Numbers::brain>(scale, scale);
+        }
+      }
+      PAGEDKV_UNROLL
+      for (auto part = 0U; part < parts; ++part) {
+        put_row<Scales>(to + expanded_ + (first / 16 + part) * next_rows, stored[part], scales[part]);
+      }
+      buffers_.stored.empty(used_stored_).arrive();
+      ++used_stored_;
+    }
+  }
+
+  template <bool Scales>
+  static PAGEDKV_DEVICE void put_row(unsigned to, const registers<lane_word, 4>& stored,
+                                     [[maybe_unused]] lane_word scales) {
+    PAGEDKV_UNROLL
+    for (auto chunk = 0U; chunk < 2; ++chunk) {
+      registers<lane_word, 4> numbers;
+      PAGEDKV_UNROLL
+      for (auto word = 0U; word < 2; ++word) {
+        registers<lane_word, 2> pairs;
+        expand_to_brain<Element, Numbers>(stored[chunk * 2 + word], pairs);
+        numbers[word * 2] = Scales ? multiply_brains(pairs[0], scales) : pairs[0];
+        numbers[word * 2 + 1] = Scales ? multiply_brains(pairs[1], scales) : pairs[1];
+      }
+      put_chunk(to ^ chunk * vector_bytes, numbers);
+    }
+  }
+
+  prefill_buffers<shape> buffers_;
+  unsigned stored_;    // where the lane's first stored chunk is among the rows
+  unsigned expanded_;  // where it goes among those of products
+  unsigned scale_;
+  unsigned used_stored_ = 0;
+  unsigned used_stages_ = 0;
+};
+
+}  // namespace pagedkv::kernels
+
+// The warpgroups that compute, in attention of prompts with products of warpgroups. Empty for other compilers.
+
+namespace pagedkv::kernels {
+
+/// Computes 64 columns of one piece after the other. The products of keys of a stage and those of the values before it
+/// run while the lanes turn scores into weights.
+template <class Element, class Numbers, int KeyDim, int ValueDim>
+class prefill_consumer {
+  using shape = warpgroup_prefill_shape<Element, KeyDim, ValueDim>;
+  using rows = typename shape::rows;
+  using Number = prefill_number<Element, Numbers>;
+  using column_state = warpgroup_columns<Numbers, shape::columns>;
+  static constexpr int sums = shape::tokens / 2;  // scores of a lane
+  using stages_of_piece = warpgroup_stages<shape::tokens>;
+  using weight_words = registers<lane_word, shape::tokens / 16, 4>;
+  /// Whether results pass through the queries' memory, which the next queries do not wait for.
+  static constexpr bool keeps_queries = shape::query_buffers > 1;
+
+ public:
+  PAGEDKV_DEVICE prefill_consumer(const attention_call& call, int index)
+      : lane_(index % 32), group_(index / warpgroup_lanes), columns_(call, index / 32 * 16 + index % 32 / 4) {}
+
+  /// Waits for a piece from the warpgroup that copies. False: there is none.
+  PAGEDKV_DEVICE bool attend_next() {
+    buffers_.queries.wait_until_full(used_queries_);
+    const auto piece = take_piece(buffers_.piece_at(used_queries_));
+    if (piece.row.num_tasks == 0) {
+      return false;
+    }
+    const auto stages = stages_of_piece(piece);
+    begin(piece);
+    if (stages.count > 0) {
+      add(piece.row, stages);
+    } else if (!keeps_queries) {
+      buffers_.queries.empty(used_queries_).arrive();
+    }
+    used_stages_ += static_cast<unsigned>(stages.count);
+    // Read again, which needs fewer registers than to keep it.
+    finish(keeps_queries ? take_piece(buffers_.piece_at(used_queries_)) : piece);
+    if (keeps_queries) {
+      buffers_.queries.empty(used_queries_).arrive();
+    }
+    ++used_queries_;
+    return true;
+  }
+
+ private:
+  PAGEDKV_DEVICE void begin(const attention_piece& piece) {
+    columns_.begin(piece, buffers_.columns_at(used_queries_));
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < ValueDim / 2; ++i) {
+      output_[i] = 0.0F;
+    }
+  }
+
+  PAGEDKV_DEVICE void add(const attention_row& row, const stages_of_piece& stages) {
+    registers<float, sums> scores = {};
+    weight_words weights;
+    registers<float, 2> rescale = {1.0F, 1.0F};
+    buffers_.keys.wait_until_full(used_stages_);
+    publish_to_products();
+    multiply_keys(used_stages_, scores);
+    wait_for_products<0>();
+    settle(scores);
+    arrive_by_wave(buffers_.keys.empty(used_stages_), lane_);
+    auto rises = weigh(scores, row, stages, 0, rescale);
+    // The loop begins with a wait: the compiler would move one in its middle before the arithmetic of `weigh`.
+    for (auto stage = 1; stage < stages.count; ++stage) {
+      const auto use = used_stages_ + static_cast<unsigned>(stage);
+      end_values(use - 2, stage > 1);
+      settle(scores);
+      if (rises) {
+        scale_rows(output_, rescale);
+      }
+      pack_weights<Number>(scores, weights);
+      buffers_.keys.wait_until_full(use);
+      buffers_.values.wait_until_full(use - 1);
+      publish_to_products();
+      multiply_keys(use, scores);
+      multiply_values(use - 1, weights);
+      wait_for_products<1>();
+      settle(scores);
+      arrive_by_wave(buffers_.keys.empty(use), lane_);
+      rises = weigh(scores, row, stages, stage, rescale);
+    }
+    if (!keeps_queries) {
+      buffers_.queries.empty(used_queries_).arrive();
+    }
+    const auto last = used_stages_ + static_cast<unsigned>(stages.count) - 1;
+    end_values(last - 1, stages.count > 1);
+    settle(scores);
+    if (rises) {
+      scale_rows(output_, rescale);
+    }
+    pack_weights<Number>(scores, weights);
+    buffers_.values.wait_until_full(last);
+    publish_to_products();
+    multiply_values(last, weights);
+    end_values(last, true);
+  }
+
+  /// Waits for the products of values, if there are any.
+  PAGEDKV_DEVICE void end_values(unsigned use, bool any_values) {
+    wait_for_products<0>();
+    settle(output_);
+    if (any_values) {
+      arrive_by_wave(buffers_.values.empty(use), lane_);
+    }
+  }
+
+  /// Starts the products of this warpgroup's queries and the keys of a stage.
+  PAGEDKV_DEVICE void multiply_keys(unsigned use, registers<float, sums>& scores) const {
+    const auto first = static_cast<unsigned>(group_ * columns_of_warpgroup * 128);
+    const auto queries = shape::query_rows::describe(buffers_.queries_at(used_queries_) + first);
+    const auto keys = rows::describe(buffers_.keys_at(use));
+    settle(scores);
+    begin_products();
+    PAGEDKV_UNROLL
+    for (auto block = 0U; block < shape::key_blocks; ++block) {
+      PAGEDKV_UNROLL
+      for (auto k = 0U; k < 4; ++k) {
+        multiply_64x128<Number, false>(
+            scores, queries + (block * shape::query_rows::block_bytes + k * next_numbers) / 16,
+            keys + (block * rows::block_bytes + k * next_numbers) / 16, block + k > 0 ? 1 : 0);
+      }
+    }
+    end_products();
+  }
+
+  /// Starts the products of weights and the values of a stage.
+  PAGEDKV_DEVICE void multiply_values(unsigned use, const weight_words& weights) {
+    const auto values = rows::describe(buffers_.values_at(use));
+    settle(output_);
+    begin_products();
+    PAGEDKV_UNROLL
+    for (auto k = 0U; k < shape::tokens / 16; ++k) {
+      if constexpr (ValueDim == 64) {
+        multiply_64x64<Number, true>(output_, weights[k], values + k * next_rows / 16, 1);
+      } else {
+        multiply_64x128<Number, true>(output_, weights[k], values + k * next_rows / 16, 1);
+      }
+    }
+    end_products();
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE bool weigh(registers<float, sums>& scores, const attention_row& row,
+                                          const stages_of_piece& stages, std::int32_t stage,
+                                          registers<float, 2>& rescale) {
+    if constexpr (Element::scaled) {
+      scale_tokens(scores, buffers_.key_scales_at(used_stages_ + static_cast<unsigned>(stage)), lane_);
+    }
+    registers<float, 2> factors;
+    const auto rises = columns_.refer(scores, row, stages.first_token + stage * shape::tokens, stages.end_token, lane_,
+                                      factors, rescale);
+    columns_.weigh(0, scores, factors);
+    columns_.weigh(1, scores, factors);
+    return rises;
+  }
+
+  PAGEDKV_DEVICE void finish(const attention_piece& piece) {
+    registers<float, 2> totals;
+    PAGEDKV_UNROLL
+    for (auto r = 0; r < 2; ++r) {
+      totals[r] = column_state::of_row(columns_.sum[r], [](float a, float b) { return a + b; });
+    }
+    if constexpr (has_static_scales<Element>) {
+      const auto scale = columns_.template value_scale<Element>(piece);
+      scale_rows(output_, {scale, scale});
+    }
+    const auto lane = compute_again(lane_);
+    if (keeps_queries && columns_.has_short_rows(piece)) {
+      wait_for_warpgroup(group_);  // its products have read the queries
+      columns_.template write_rows<typename shape::query_rows>(
+          buffers_.queries_at(used_queries_), buffers_.columns_at(used_queries_), totals, output_, lane);
+      return;
+    }
+    PAGEDKV_UNROLL
+    for (auto r = 0; r < 2; ++r) {
+      const auto ended = columns_.end(piece, r, totals[r], lane % 4 == 0);
+      columns_.write(piece, r, ended, 0, columns_.output_dim(), output_, lane);
+    }
+  }
+
+  int lane_;
+  int group_;
+  column_state columns_;
+  prefill_buffers<shape> buffers_;
+  unsigned used_queries_ = 0;
+  unsigned used_stages_ = 0;
+  registers<float, ValueDim / 2> output_;
+};
+
+}  // namespace pagedkv::kernels
+
+#endif
+
 #if defined(__CUDACC__) && !defined(__HIPCC__)
+
+// Attention of tasks with many columns with Hopper's products of warpgroups. Other compilers see no such code.
 
 namespace pagedkv::kernels {
 

@@ -8,7 +8,7 @@
 
   #include <pagedkv/kernels/attention/result.hpp>
   #include <pagedkv/kernels/attention/walk.hpp>
-  #include <pagedkv/kernels/attention/warpgroup_column.hpp>
+  #include <pagedkv/kernels/attention/warpgroup_buffers.hpp>
 
 namespace pagedkv::kernels {
 

@@ -1,4 +1,4 @@
-#include <pagedkv/device/attention_numbers.hpp>
+#include <pagedkv/device/attend.hpp>
 #include <pagedkv/kernels/instantiations/instantiate.hpp>
 #include <pagedkv/policy/element/int8.hpp>
 

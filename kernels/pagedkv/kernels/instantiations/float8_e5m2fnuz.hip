@@ -1,6 +1,6 @@
-#include <pagedkv/device/attention_numbers.hpp>
+#include <pagedkv/device/attend.hpp>
 #include <pagedkv/kernels/instantiations/instantiate.hpp>
-#include <pagedkv/policy/element/float8_e5m2fnuz.hpp>
+#include <pagedkv/policy/element/float8.hpp>
 
 // With one scale for all keys of a layer and one for all values. A program whose scales are those of heads, or of
 // tokens and heads, has a file of its own with these macros.

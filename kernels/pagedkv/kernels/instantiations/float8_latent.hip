@@ -1,6 +1,6 @@
-#include <pagedkv/device/attention_numbers.hpp>
+#include <pagedkv/device/attend.hpp>
 #include <pagedkv/kernels/instantiations/instantiate.hpp>
-#include <pagedkv/policy/element/float8_latent.hpp>
+#include <pagedkv/policy/element/float8.hpp>
 
 // The rotated numbers are appended and gathered as bfloat16, by that element's file.
 

@@ -4,7 +4,7 @@
 // code objects: one per element here, or a program's own for its own elements. Host compilers then call the same
 // functions through their declarations. Use the macros outside every namespace.
 
-#include <pagedkv/core/block_pair.hpp>
+#include <pagedkv/core/ids.hpp>
 #include <pagedkv/kernels/attention/attend.hpp>
 #include <pagedkv/kernels/transfer/append.hpp>
 #include <pagedkv/kernels/transfer/convert_blocks.hpp>
@@ -49,7 +49,7 @@
       ::pagedkv::runtime::stream);
 
 /// Every kernel over blocks of `Element`, for rows, queries, outputs and blocks of the numbers of
-/// pagedkv/device/attention_numbers.hpp. That header comes first.
+/// pagedkv/device/attend.hpp. That header comes first.
 #define PAGEDKV_INSTANTIATE_ELEMENT(Element)                   \
   PAGEDKV_INSTANTIATE_ROWS(Element, ::pagedkv::float32)        \
   PAGEDKV_INSTANTIATE_ROWS(Element, ::pagedkv::float16)        \

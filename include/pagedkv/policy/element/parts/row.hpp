@@ -1,9 +1,9 @@
 #pragma once
 
-#include <pagedkv/detail/copy_run.hpp>
+#include <pagedkv/detail/runs.hpp>
 #include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/policy/element/float32.hpp>
-#include <pagedkv/policy/element/parts/wide_vectors.hpp>
+#include <pagedkv/policy/element/parts/numbers.hpp>
 
 #include <algorithm>
 #include <cassert>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/policy/eviction/parts/place_index.hpp>
+#include <pagedkv/policy/eviction/parts/ghost_list.hpp>
 #include <pagedkv/policy/eviction/parts/reuse_model.hpp>
 
 #include <algorithm>

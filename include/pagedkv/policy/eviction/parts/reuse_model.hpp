@@ -1,10 +1,10 @@
 #pragma once
 
-#include <pagedkv/policy/eviction/parts/age_bins.hpp>
-#include <pagedkv/policy/eviction/parts/reuse_class.hpp>
+#include <pagedkv/policy/eviction/concept.hpp>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +12,99 @@
 #include <vector>
 
 namespace pagedkv {
+
+/// Ages on a scale of two steps to an octave, so that the same bins serve small caches and large ones.
+struct age_bins {
+  static constexpr auto count = std::size_t{40};
+
+  [[nodiscard]] static constexpr std::size_t of(std::uint32_t age) noexcept {
+    if (age < 8) {
+      return 0;
+    }
+    const auto octave = static_cast<std::size_t>(std::bit_width(age)) - 1;
+    return std::min((octave - 3) * 2 + (age >> (octave - 1) & 1) + 1, count - 1);
+  }
+
+  [[nodiscard]] static constexpr std::uint32_t start(std::size_t bin) noexcept {
+    return bin == 0 ? 0 : static_cast<std::uint32_t>(2 + (bin - 1) % 2) << ((bin - 1) / 2 + 2);
+  }
+
+  /// How far an age lies between the start of its bin and that of the next.
+  [[nodiscard]] static constexpr float fraction(std::uint32_t age) noexcept {
+    const auto width = age < 8 ? 8U : std::bit_floor(age) / 2;
+    return static_cast<float>(age & (width - 1)) / static_cast<float>(width);
+  }
+};
+
+/// Sorts released blocks by features that tell whether and when they return: a class for each combination of levels of
+/// the features.
+struct reuse_class {
+  using index = std::uint16_t;
+
+  /// Time between the last two requests of a session.
+  enum class pace : std::uint8_t { first_request, fast, slow };
+
+  /// Levels by feature. The first stays the lowest digit of a class; the order of the others means nothing.
+  static constexpr auto num_levels = std::array<index, 7>{5, 2, 4, 2, 3, 4, 2};
+
+  static constexpr auto count = [] {
+    auto product = index{1};
+    for (const auto levels : num_levels) {
+      product = static_cast<index>(product * levels);
+    }
+    return product;
+  }();
+
+  /// Levels of hits so far: 0, 1, 2, 3 to 6, more.
+  [[nodiscard]] static constexpr index of_hits(std::uint32_t num_hits) noexcept {
+    return static_cast<index>(num_hits < 3 ? num_hits : num_hits < 7 ? 3 : 4);
+  }
+
+  [[nodiscard]] static constexpr index of(std::uint32_t num_hits, pace session_pace,
+                                          const block_release& release) noexcept {
+    const auto levels = std::array<index, num_levels.size()>{
+        of_hits(num_hits),  ends_chain(release),  of_answer(release), lies_deep(release),
+        static_cast<index>(session_pace), of_hint(release), was_found(release)};
+    auto combined = index{0};
+    for (auto i = levels.size(); i-- > 0;) {
+      combined = static_cast<index>(combined * num_levels[i] + levels[i]);
+    }
+    return combined;
+  }
+
+ private:
+  [[nodiscard]] static constexpr index ends_chain(const block_release& release) noexcept {
+    return release.depth + 1 == release.num_chain_blocks ? 1 : 0;
+  }
+
+  /// Below 64, 256 and 512 tokens, and beyond: calls of tools, replies, essays.
+  [[nodiscard]] static constexpr index of_answer(const block_release& release) noexcept {
+    const auto length = release.num_output_tokens;
+    return static_cast<index>((length >= 64) + (length >= 256) + (length >= 512));
+  }
+
+  /// Behind the first 4,096 tokens. Tokens, so that the size of a block does not matter.
+  [[nodiscard]] static constexpr index lies_deep(const block_release& release) noexcept {
+    constexpr auto deep = std::uint64_t{4096};
+    const auto num_tokens = std::uint64_t{release.num_prompt_tokens} + release.num_output_tokens;
+    return num_tokens * release.depth / std::max(release.num_chain_blocks, release.depth + 1) >= deep ? 1 : 0;
+  }
+
+  /// Whether the request that releases the block found it cached, as a part of the chain that it continued. Contents
+  /// that were hit before may have been evicted since, and computed anew.
+  [[nodiscard]] static constexpr index was_found(const block_release& release) noexcept {
+    return release.depth < release.num_cached_blocks ? 1 : 0;
+  }
+
+  /// Nothing said, ended, or expected back within 15 seconds or later.
+  [[nodiscard]] static constexpr index of_hint(const block_release& release) noexcept {
+    constexpr auto soon = std::int64_t{15'000'000'000};
+    if (release.ended) {
+      return 1;
+    }
+    return static_cast<index>(release.expected_return == 0 ? 0 : release.expected_return < soon ? 2 : 3);
+  }
+};
 
 /// Learns, for each class of blocks, how likely one of a given age is to be used again soon: at each age, how many
 /// reached it unused and how many of those were used before the next. Evidence counts at the nodes of a small graph:
