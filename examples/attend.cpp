@@ -86,7 +86,7 @@ class device_plan {
 template <class Cache>
 class model {
  public:
-  model(Cache& cache, typename Cache::stream stream) : cache_(cache), stream_(stream) {}
+  model(Cache& cache, typename Cache::stream_type stream) : cache_(cache), stream_(stream) {}
 
   void add_sequence(const std::vector<pagedkv::token>& prompt) {
     const auto made = cache_.create_sequence(prompt).value();
@@ -146,7 +146,7 @@ class model {
   }
 
   Cache& cache_;
-  typename Cache::stream stream_;
+  typename Cache::stream_type stream_;
   std::vector<pagedkv::sequence_id> sequences_;
   std::vector<std::int64_t> lengths_;  // tokens that have K and V
   std::vector<std::vector<pagedkv::token>> tokens_;
@@ -160,7 +160,7 @@ class model {
 
 /// The numbers of tokens 1 to 40, and 1 to 20, have the means 20.5 and 10.5; then 0 follows three times.
 template <class Cache, class Plan>
-void generate(Cache& cache, typename Cache::stream stream, Plan& for_prompts, Plan& for_decoding) {
+void generate(Cache& cache, typename Cache::stream_type stream, Plan& for_prompts, Plan& for_decoding) {
   auto running = model<Cache>(cache, stream);
   for (const auto length : {40, 20}) {
     auto prompt = std::vector<pagedkv::token>(static_cast<std::size_t>(length));
@@ -182,7 +182,7 @@ int main() {
   auto threads = pagedkv::host::thread_pool();
   auto on_host = pagedkv::kv_cache<bfloat16>(config);
   auto none = without_plan{};
-  generate(on_host, pagedkv::host_backend::stream{threads}, none, none);
+  generate(on_host, pagedkv::host_backend::stream_type{threads}, none, none);
 
   if (hip::check_device(0)) {
     const auto stream = hip::stream();

@@ -39,7 +39,7 @@ class array {
 
 /// Writes a prompt's keys and values, finds them again under a second sequence, and reads them back.
 template <class Shared, class Cache>
-int serve(Cache& cache, typename Cache::stream stream) {
+int serve(Cache& cache, typename Cache::stream_type stream) {
   auto prompt = std::vector<pagedkv::token>(num_tokens);
   std::iota(prompt.begin(), prompt.end(), pagedkv::token{1});
   const auto slots = array<pagedkv::slot, Shared>(num_tokens);

@@ -28,15 +28,15 @@ using namespace pagedkv;
 
 /// Best bytes per second of several runs, each until the stream is empty.
 template <class Operation>
-double rate(double bytes, hip_backend& backend, hip_backend::stream on, Operation operation) {
+double rate(double bytes, hip_backend& backend, hip_backend::stream_type stream, Operation operation) {
   auto best = 0.0;
   for (auto run = 0; run < 8; ++run) {
-    backend.synchronize(on).value();
+    backend.synchronize(stream).value();
     const auto start = std::chrono::steady_clock::now();
     for (auto i = 0; i < 4; ++i) {
       operation().value();
     }
-    backend.synchronize(on).value();
+    backend.synchronize(stream).value();
     const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     best = std::max(best, 4 * bytes / seconds);
   }
@@ -62,16 +62,16 @@ void report(const char* layout, std::int32_t num_layers, std::int32_t num_blocks
   }
   auto backend = hip_backend{1};
   const auto scope = hip::device_scope{1};
-  const auto stream = hip::stream{1};
-  const auto on = stream.get();
+  const auto owned = hip::stream{1};
+  const auto stream = owned.get();
   const auto bytes = from.bytes();
-  const auto copied = rate(static_cast<double>(bytes), backend, on, [&] {
+  const auto copied = rate(static_cast<double>(bytes), backend, stream, [&] {
     return hip::to_result(runtime::copy_async(to.view().base, from.view().base, static_cast<std::size_t>(bytes),
-                                              runtime::device_to_device, on),
+                                              runtime::device_to_device, stream),
                           "the copy of memory");
   });
-  const auto moved = rate(static_cast<double>(bytes), backend, on, [&] {
-    return backend.swap_blocks(from.view(), to.view(), pairs, swap_direction::from_peer, on);
+  const auto moved = rate(static_cast<double>(bytes), backend, stream, [&] {
+    return backend.swap_blocks(from.view(), to.view(), pairs, swap_direction::from_peer, stream);
   });
   const auto bytes_of_block = static_cast<long long>(from.view().layer_bytes() * num_layers);
   std::printf("| %-11s | %8lld | %8.1f | %8.1f | %8.1f | %5.3f |\n", layout, bytes_of_block,

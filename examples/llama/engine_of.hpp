@@ -85,7 +85,7 @@ struct passes_over {
 
 /// The stream of a model's passes, on which its engine's cache copies.
 template <class Cache, class Model>
-[[nodiscard]] typename Cache::stream stream_of(const Model& with) {
+[[nodiscard]] typename Cache::stream_type stream_of(const Model& with) {
   if constexpr (requires { with.stream(); }) {
     return with.stream();
   } else {
@@ -112,7 +112,7 @@ class engine_of final : public engine {
   using model = typename passes_over<Cache>::model;
   using memory_type = typename passes_over<Cache>::memory;
   using options_of_session = pagedkv::session_options<typename passes_over<Cache>::host_allocator>;
-  using stream = typename Cache::stream;
+  using stream_type = typename Cache::stream_type;
 
   /// `name`: of the model, in sessions.
   engine_of(model& with, const engine_sizes& sizes, std::unique_ptr<Cache> cache, std::string name)
@@ -924,7 +924,7 @@ class engine_of final : public engine {
   std::string name_;
   std::unique_ptr<Cache> owned_cache_;
   Cache& cache_ = *owned_cache_;
-  stream stream_ = stream_of<Cache>(model_);
+  stream_type stream_ = stream_of<Cache>(model_);
   pagedkv::request_tracker<Cache> requests_;
   std::ptrdiff_t num_groups_ =
       std::ranges::count_if(model_.config().groups().all(), &pagedkv::group_config::holds_tokens);

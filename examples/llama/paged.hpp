@@ -17,11 +17,11 @@ namespace llama {
 template <class Cache>
 class paged_memory final : public memory {
  public:
-  using stream = typename Cache::stream;
+  using stream_type = typename Cache::stream_type;
   static constexpr bool takes_trees = true;
 
-  paged_memory(Cache& cache, const model_config& config, const step_limits& limits, stream on = {})
-      : cache_(cache), config_(config), stream_(on) {
+  paged_memory(Cache& cache, const model_config& config, const step_limits& limits, stream_type stream = {})
+      : cache_(cache), config_(config), stream_(stream) {
     const auto max_rows = limits.max_rows;
     const auto groups = config.groups();
     for (const auto& group : groups.all()) {
@@ -154,7 +154,7 @@ class paged_memory final : public memory {
 
   Cache& cache_;
   const model_config& config_;
-  stream stream_;
+  stream_type stream_;
   std::vector<layer_place> places_ = config_.places();
   std::vector<rows_of_group> groups_;
   const step_tokens* step_ = nullptr;

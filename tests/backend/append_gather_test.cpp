@@ -23,7 +23,7 @@ using namespace pagedkv::test;
 
 namespace {
 
-constexpr auto stream = host_backend::stream{};
+constexpr auto stream = host_backend::stream_type{};
 
 /// Every slot once in random order, with a negative slot before every third one.
 template <class Random>

@@ -73,7 +73,7 @@ class decoder {
     REQUIRE(host_backend{}.attend<typename Cache::element_type>(
         cache_.view(), 0, {batch.indptr(), batch.indices(), batch.last_block_len(), {}},
         contiguous_rows(queries, num_heads, head_dim), {contiguous_rows(output, num_heads, head_dim)}, {},
-        host_backend::stream{threads_}));
+        host_backend::stream_type{threads_}));
     auto worst = 0.0;
     for (auto row = std::size_t{0}; row < ids.size(); ++row) {
       const auto first = row * static_cast<std::size_t>(stride);

@@ -23,7 +23,7 @@ using namespace pagedkv::test;
 
 namespace {
 
-constexpr auto default_stream = host_backend::stream{};
+constexpr auto default_stream = host_backend::stream_type{};
 
 using contents = std::vector<std::byte>;
 

@@ -24,7 +24,7 @@ using pairs = std::vector<block_pair>;
 
 /// Counts the blocks to copy, where an engine would enqueue its own kernel.
 struct own_copies {
-  struct stream {
+  struct stream_type {
     int* num_copied = nullptr;
   };
   using default_allocator = no_memory;
@@ -33,12 +33,13 @@ struct own_copies {
   static constexpr std::string_view name = "own_copies";
 
   result<void> synchronize(stream) noexcept { return {}; }
-  result<void> copy_blocks(const block_storage_view&, std::span<const block_pair> blocks, stream on) noexcept {
-    *on.num_copied += static_cast<int>(blocks.size());
+  result<void> copy_blocks(const block_storage_view&, std::span<const block_pair> blocks, stream_type stream) noexcept {
+    *stream.num_copied += static_cast<int>(blocks.size());
     return {};
   }
-  result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> blocks, stream on) noexcept {
-    return copy_blocks(view, blocks, on);
+  result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> blocks,
+                           stream_type stream) noexcept {
+    return copy_blocks(view, blocks, stream);
   }
 };
 

@@ -50,9 +50,9 @@ struct calling_backend : host_backend {
   inline static std::function<void()> on_copy = [] {};
 
   [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> copies,
-                                         stream on) noexcept {
+                                         stream_type stream) noexcept {
     on_copy();
-    return host_backend::copy_blocks(view, copies, on);
+    return host_backend::copy_blocks(view, copies, stream);
   }
 };
 

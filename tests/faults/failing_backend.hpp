@@ -38,9 +38,9 @@ struct failing_backend : host_backend {
   [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
                                     const token_rows<const typename Input::storage>& queries,
                                     const attention_output<typename Output::storage>& output,
-                                    const attention_options& options, stream on) noexcept {
+                                    const attention_options& options, stream_type stream) noexcept {
     return fails() ? failure()
-                   : host_backend::attend<Element, Input, Output>(view, layer, batch, queries, output, options, on);
+                   : host_backend::attend<Element, Input, Output>(view, layer, batch, queries, output, options, stream);
   }
   [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
                                          stream) noexcept {
@@ -52,17 +52,17 @@ struct failing_backend : host_backend {
   }
   [[nodiscard]] result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                          std::span<const block_pair> pairs, swap_direction direction,
-                                         stream on) noexcept {
-    return fails() ? failure() : host_backend::swap_blocks(from, to, pairs, direction, on);
+                                         stream_type stream) noexcept {
+    return fails() ? failure() : host_backend::swap_blocks(from, to, pairs, direction, stream);
   }
-  [[nodiscard]] result<void> set_mark(mark& made, stream on) noexcept {
-    return fails() ? failure() : host_backend::set_mark(made, on);
+  [[nodiscard]] result<void> set_mark(mark& made, stream_type stream) noexcept {
+    return fails() ? failure() : host_backend::set_mark(made, stream);
   }
-  [[nodiscard]] result<void> wait_for(const mark& made, stream on) noexcept {
-    return fails() ? failure() : host_backend::wait_for(made, on);
+  [[nodiscard]] result<void> wait_for(const mark& made, stream_type stream) noexcept {
+    return fails() ? failure() : host_backend::wait_for(made, stream);
   }
-  [[nodiscard]] result<void> synchronize(stream on) noexcept {
-    return fails() ? failure() : host_backend::synchronize(on);
+  [[nodiscard]] result<void> synchronize(stream_type stream) noexcept {
+    return fails() ? failure() : host_backend::synchronize(stream);
   }
 
   backend_calls* plan;

@@ -47,7 +47,7 @@ ENGINE_PROGRAM = """
 using namespace pagedkv;
 using device_cache = kv_cache<hip_backend>;
 
-static_assert(std::is_same_v<hip_backend::stream, cudaStream_t>);
+static_assert(std::is_same_v<hip_backend::stream_type, cudaStream_t>);
 
 // Never called: every launch is to be found by the linker.
 void launch_all(hip_backend& backend, device_cache& cache, const block_storage_view& view, cudaStream_t stream) {

@@ -73,24 +73,24 @@ using with_tiers = tiered_cache<hip_backend, host_tier<hip::pinned_allocator>, e
 
 /// The calls of an engine, beside the members of the caches.
 template <class Cache>
-void use(Cache& cache, Cache& other, typename Cache::stream on) {
+void use(Cache& cache, Cache& other, typename Cache::stream_type stream) {
   const auto options = session_options<hip::pinned_allocator>{};
-  static_cast<void>(save_sequence(cache, sequence_id{}, "session", options, on));
-  static_cast<void>(restore_sequence(cache, "session", options, on));
-  static_cast<void>(hand_over(cache, sequence_id{}, other, {}, on));
+  static_cast<void>(save_sequence(cache, sequence_id{}, "session", options, stream));
+  static_cast<void>(restore_sequence(cache, "session", options, stream));
+  static_cast<void>(hand_over(cache, sequence_id{}, other, {}, stream));
   auto tracker = request_tracker{cache};
-  static_cast<void>(tracker.submit(token_run{}, {}, on));
-  static_cast<void>(tracker.append(request_id{}, token{}, on));
-  static_cast<void>(tracker.fork(request_id{}, on));
-  static_cast<void>(tracker.resume(request_id{}, token_run{}, on));
+  static_cast<void>(tracker.submit(token_run{}, {}, stream));
+  static_cast<void>(tracker.append(request_id{}, token{}, stream));
+  static_cast<void>(tracker.fork(request_id{}, stream));
+  static_cast<void>(tracker.resume(request_id{}, token_run{}, stream));
   static_cast<void>(cache.statistics());
   static_cast<void>(cache.check_invariants());
 }
 
-template void use(plain&, plain&, hip_backend::stream);
-template void use(without_locks&, without_locks&, hip_backend::stream);
-template void use(with_groups&, with_groups&, hip_backend::stream);
-template void use(with_tiers&, with_tiers&, hip_backend::stream);
+template void use(plain&, plain&, hip_backend::stream_type);
+template void use(without_locks&, without_locks&, hip_backend::stream_type);
+template void use(with_groups&, with_groups&, hip_backend::stream_type);
+template void use(with_tiers&, with_tiers&, hip_backend::stream_type);
 
 }  // namespace device_headers
 

@@ -27,7 +27,7 @@ class host_target {
 
   host_backend backend;
 
-  [[nodiscard]] host_backend::stream stream() const { return {}; }
+  [[nodiscard]] host_backend::stream_type stream() const { return {}; }
   [[nodiscard]] void* allocate(std::size_t bytes) const { return ::operator new(bytes, std::align_val_t{4096}); }
   void release(void* memory) const { ::operator delete(memory, std::align_val_t{4096}); }
   void upload(void* to, const void* from, std::size_t bytes) const { std::memcpy(to, from, bytes); }

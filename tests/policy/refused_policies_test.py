@@ -65,8 +65,8 @@ struct unscaled_backend : host_backend {
     requires(!Element::scaled)
   result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                       const token_rows<const typename Rows::storage>& keys,
-                      const token_rows<const typename Rows::storage>& values, stream on) noexcept {
-    return host_backend::append<Element, Rows>(view, layer, slots, keys, values, on);
+                      const token_rows<const typename Rows::storage>& values, stream_type stream) noexcept {
+    return host_backend::append<Element, Rows>(view, layer, slots, keys, values, stream);
   }
 };
 

@@ -281,7 +281,7 @@ struct kv_keeper : recompute {
   static constexpr bool keeps_kv = true;
 
   template <class Cache>
-  void save(Cache& cache, const preemption_candidate& request, typename Cache::stream) noexcept {
+  void save(Cache& cache, const preemption_candidate& request, typename Cache::stream_type) noexcept {
     const auto count = cache.describe(request.sequence)->num_computed_tokens;
     auto& saved = (*kept)[request.id];
     for (std::size_t g = 0; g < num_groups<Cache>; ++g) {
@@ -294,7 +294,7 @@ struct kv_keeper : recompute {
   }
   template <class Cache>
   std::int64_t restore(Cache& cache, const preemption_candidate& request, std::int64_t num_cached,
-                       typename Cache::stream) noexcept {
+                       typename Cache::stream_type) noexcept {
     const auto saved = std::exchange((*kept)[request.id], {});
     auto end = num_cached;
     for (std::size_t g = 0; g < saved.size(); ++g) {

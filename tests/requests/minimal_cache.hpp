@@ -16,7 +16,7 @@ namespace pagedkv::test {
 /// As little of a cache as a request tracker needs: counts blocks and shares none.
 class minimal_cache {
  public:
-  using stream = int;
+  using stream_type = int;
   using locking_type = single_thread;
   using events_type = no_events;
 

@@ -45,12 +45,12 @@ struct failing_backend : host_backend {
   explicit failing_backend(const bool& when) : fails(&when) {}
 
   [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                         stream on) noexcept {
-    return *fails ? error{error_code::backend_failure, "copy"} : host_backend::copy_blocks(view, pairs, on);
+                                         stream_type stream) noexcept {
+    return *fails ? error{error_code::backend_failure, "copy"} : host_backend::copy_blocks(view, pairs, stream);
   }
   [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                         stream on) noexcept {
-    return *fails ? error{error_code::backend_failure, "move"} : host_backend::move_blocks(view, pairs, on);
+                                         stream_type stream) noexcept {
+    return *fails ? error{error_code::backend_failure, "move"} : host_backend::move_blocks(view, pairs, stream);
   }
 };
 

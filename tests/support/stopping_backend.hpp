@@ -15,13 +15,13 @@ struct stopping_backend : host_backend {
   };
 
   [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                         stream on) noexcept {
+                                         stream_type stream) noexcept {
     if (stop != nullptr && stop->closed) {
       stop->reached = true;
       stop->reached.notify_all();
       stop->closed.wait(true);
     }
-    return host_backend::copy_blocks(view, pairs, on);
+    return host_backend::copy_blocks(view, pairs, stream);
   }
 
   gate* stop = nullptr;

@@ -277,11 +277,11 @@ struct interrupted_backend : host_backend {
   static constexpr std::string_view name = "interrupted";
 
   result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
-                           std::span<const block_pair> pairs, swap_direction direction, stream on) noexcept {
+                           std::span<const block_pair> pairs, swap_direction direction, stream_type stream) noexcept {
     if (*interrupt) {
       std::exchange(*interrupt, {})();
     }
-    return host_backend::swap_blocks(from, to, pairs, direction, on);
+    return host_backend::swap_blocks(from, to, pairs, direction, stream);
   }
   std::function<void()>* interrupt = nullptr;
 };

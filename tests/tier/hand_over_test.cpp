@@ -32,10 +32,10 @@ using hnd_blocks = kv_cache<hnd_block_major, rw_lock>;
 struct counting_backend : host_backend {
   [[nodiscard]] result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                          std::span<const block_pair> pairs, swap_direction direction,
-                                         stream on) noexcept {
+                                         stream_type stream) noexcept {
     *num_copied += pairs.size();
     return fails ? error{error_code::backend_failure, "copy of blocks"}
-                 : host_backend::swap_blocks(from, to, pairs, direction, on);
+                 : host_backend::swap_blocks(from, to, pairs, direction, stream);
   }
 
   std::size_t* num_copied = nullptr;

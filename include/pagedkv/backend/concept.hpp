@@ -19,19 +19,19 @@ namespace pagedkv {
 namespace detail {
 
 template <class B>
-concept has_stream = requires { typename B::stream; };
+concept has_stream = requires { typename B::stream_type; };
 template <class B>
-concept has_synchronize = requires(B b, typename B::stream stream) {
+concept has_synchronize = requires(B b, typename B::stream_type stream) {
   { b.synchronize(stream) } noexcept -> std::same_as<result<void>>;
 };
 template <class B>
 concept has_copy_blocks =
-    requires(B b, const block_storage_view& view, std::span<const block_pair> pairs, typename B::stream stream) {
+    requires(B b, const block_storage_view& view, std::span<const block_pair> pairs, typename B::stream_type stream) {
       { b.copy_blocks(view, pairs, stream) } noexcept -> std::same_as<result<void>>;
     };
 template <class B>
 concept has_move_blocks =
-    requires(B b, const block_storage_view& view, std::span<const block_pair> pairs, typename B::stream stream) {
+    requires(B b, const block_storage_view& view, std::span<const block_pair> pairs, typename B::stream_type stream) {
       { b.move_blocks(view, pairs, stream) } noexcept -> std::same_as<result<void>>;
     };
 
@@ -40,12 +40,12 @@ concept has_move_blocks =
 /// Where block storage lives and block operations run. Operations are ordered within a stream and asynchronous to the
 /// caller unless stated; rows and slots must outlive them, pairs may go when the call returns.
 ///
-/// | requirement                                              | meaning                                             |
-/// |----------------------------------------------------------|-----------------------------------------------------|
-/// | `B::stream`, `b.synchronize(stream)`                     | an ordered queue of work; wait until it is empty    |
-/// | `b.copy_blocks(view, pairs, stream)`                     | copies blocks whole; no destination is a source     |
-/// | `b.move_blocks(view, pairs, stream)`                     | the same, as if all sources were read first         |
-/// | `B::name`                                                | for tables                                          |
+/// | requirement                               | meaning                                          |
+/// |-------------------------------------------|--------------------------------------------------|
+/// | `B::stream_type`, `b.synchronize(stream)` | an ordered queue of work; wait until it is empty |
+/// | `b.copy_blocks(view, pairs, stream)`      | copies blocks whole; no destination is a source  |
+/// | `b.move_blocks(view, pairs, stream)`      | the same, as if all sources were read first      |
+/// | `B::name`                                 | for tables                                       |
 ///
 /// A backend that may read slots and storage with the host's own instructions while the caller waits says so by a
 /// member `reads_on_host` that is true. A backend whose storage must lie in memory of its own kind names an allocator
@@ -56,13 +56,13 @@ concept has_move_blocks =
 /// A minimal model:
 ///
 ///     struct own_backend {
-///       struct stream {};
+///       struct stream_type {};
 ///       static constexpr std::string_view name = "own_backend";
-///       result<void> synchronize(stream) noexcept { return {}; }
-///       result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs, stream) noexcept {
+///       result<void> synchronize(stream_type) noexcept { return {}; }
+///       result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs, stream_type) noexcept {
 ///         return host::copy_blocks(view, pairs);
 ///       }
-///       result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs, stream) noexcept {
+///       result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs, stream_type) noexcept {
 ///         return host::move_blocks(view, pairs);
 ///       }
 ///     };
@@ -93,17 +93,14 @@ inline constexpr bool uses_storage<B> = false;
 /// | `b.template append<E, R>(view, layer, slots, k, v, stream)` | encodes rows into slots; negative slots are skipped |
 /// | `b.template gather<E, R>(view, layer, slots, k, v, stream)` | decodes slots into rows; negative slots are skipped |
 template <class B, class Element, class Rows>
-concept moves_rows =
-    requires(B b, const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
-             const token_rows<const typename Rows::storage>& input, const token_rows<typename Rows::storage>& output,
-             typename B::stream stream) {
-      {
-        b.template append<Element, Rows>(view, layer, slots, input, input, stream)
-      } noexcept -> std::same_as<result<void>>;
-      {
-        b.template gather<Element, Rows>(view, layer, slots, output, output, stream)
-      } noexcept -> std::same_as<result<void>>;
-    };
+concept moves_rows = requires(B b, const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
+                              const token_rows<const typename Rows::storage>& input,
+                              const token_rows<typename Rows::storage>& output, typename B::stream_type stream) {
+  { b.template append<Element, Rows>(view, layer, slots, input, input, stream) } noexcept -> std::same_as<result<void>>;
+  {
+    b.template gather<Element, Rows>(view, layer, slots, output, output, stream)
+  } noexcept -> std::same_as<result<void>>;
+};
 
 /// A backend for caches of this element, which takes rows of float32, float16 and bfloat16.
 template <class B, class Element>
@@ -120,7 +117,7 @@ template <class B, class Element, class Input, class Output>
 concept attention_backend_for = requires(
     B b, const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
     const token_rows<const typename Input::storage>& queries, const attention_output<typename Output::storage>& output,
-    const attention_options& options, typename B::stream stream) {
+    const attention_options& options, typename B::stream_type stream) {
   {
     b.template attend<Element, Input, Output>(view, layer, batch, queries, output, options, stream)
   } noexcept -> std::same_as<result<void>>;
@@ -132,16 +129,16 @@ enum class swap_direction : std::uint8_t { to_host, from_host, from_peer };
 /// A backend that copies blocks between its storage and other memory, and tells when. Both views have the same element
 /// and inner layout; strides and number of blocks may differ. Tiers need it.
 ///
-/// | requirement                                     | meaning                                                       |
-/// |-------------------------------------------------|---------------------------------------------------------------|
-/// | `b.swap_blocks(from, to, pairs, direction, on)` | copies blocks whole, in order of the stream; all or nothing   |
-/// | `B::mark`, `b.make_mark()`                      | a place in a stream, none yet; may throw `exception`          |
-/// | `b.set_mark(mark, on)`                          | puts it behind all that is enqueued in the stream             |
-/// | `b.reached(mark)`                               | whether all before it was executed; true while it has no place |
-/// | `b.wait_for(mark, on)`                          | lets later work in the stream wait for it; does not wait      |
+/// | requirement                                         | meaning                                                        |
+/// |-----------------------------------------------------|----------------------------------------------------------------|
+/// | `b.swap_blocks(from, to, pairs, direction, stream)` | copies blocks whole, in order of the stream; all or nothing    |
+/// | `B::mark`, `b.make_mark()`                          | a place in a stream, none yet; may throw `exception`           |
+/// | `b.set_mark(mark, stream)`                          | puts it behind all that is enqueued in the stream              |
+/// | `b.reached(mark)`                                   | whether all before it was executed; true while it has no place |
+/// | `b.wait_for(mark, stream)`                          | lets later work in the stream wait for it; does not wait       |
 template <class B>
 concept swaps_blocks = backend<B> && requires(B b, const block_storage_view& view, std::span<const block_pair> pairs,
-                                              typename B::stream stream, typename B::mark& mark) {
+                                              typename B::stream_type stream, typename B::mark& mark) {
   { b.swap_blocks(view, view, pairs, swap_direction::to_host, stream) } noexcept -> std::same_as<result<void>>;
   { b.make_mark() } -> std::same_as<typename B::mark>;
   { b.set_mark(mark, stream) } noexcept -> std::same_as<result<void>>;
@@ -170,20 +167,21 @@ struct backend_axis {
     static constexpr auto unmet = detail::first_unmet(
         {detail::has_stream<Policy>, detail::has_synchronize<Policy>, detail::has_copy_blocks<Policy>,
          detail::has_move_blocks<Policy>, detail::has_name<Policy>});
-    static_assert(unmet != 0,
-                  "this type is nearly a backend: `stream` is missing; write `struct stream {}`, or the type of an "
-                  "ordered queue of work");
+    static_assert(
+        unmet != 0,
+        "this type is nearly a backend: `stream_type` is missing; write `struct stream_type {}`, or the type of an "
+        "ordered queue of work");
     static_assert(unmet != 1,
                   "this type is nearly a backend: `synchronize` is missing, may throw or has another form; write "
-                  "`result<void> synchronize(stream on) noexcept`");
+                  "`result<void> synchronize(stream_type stream) noexcept`");
     static_assert(unmet != 2,
                   "this type is nearly a backend: `copy_blocks` is missing, may throw or has another form; write "
                   "`result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs, "
-                  "stream on) noexcept`");
+                  "stream_type stream) noexcept`");
     static_assert(unmet != 3,
                   "this type is nearly a backend: `move_blocks` is missing, may throw or has another form; write "
                   "`result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs, "
-                  "stream on) noexcept`");
+                  "stream_type stream) noexcept`");
     static_assert(unmet != 4,
                   "this type is nearly a backend: `name` is missing or has another type; write `static constexpr "
                   "std::string_view name`");

@@ -14,16 +14,16 @@ namespace pagedkv {
 
 /// Copies nothing: appends the blocks to copy, on write, in a compaction or in a change of size, to a list of the
 /// caller's, for engines that keep K/V in their own tensors. The engine copies each `source` to its `destination`, in
-/// every layer, in the order of the list, before it launches the kernels of the step; a destination may be the source of
-/// a later pair. A thread's list is its own. Errors: `out_of_memory` when the list cannot grow.
+/// every layer, in the order of the list, before it launches the kernels of the step; a destination may be the source
+/// of a later pair. A thread's list is its own. Errors: `out_of_memory` when the list cannot grow.
 struct copy_list {
   /// Refers to the caller's list, which outlives the call.
-  class stream {
+  class stream_type {
    public:
-    stream(std::vector<block_pair>& pairs) noexcept : pairs_(&pairs) {}  // NOLINT(google-explicit-constructor)
+    stream_type(std::vector<block_pair>& pairs) noexcept : pairs_(&pairs) {}  // NOLINT(google-explicit-constructor)
 
     template <class List = void>
-    stream() noexcept {
+    stream_type() noexcept {
       static_assert(!std::is_void_v<List>,
                     "with `copy_list`, an operation that may copy blocks needs a list to append them to: pass a "
                     "std::vector<pagedkv::block_pair>, and carry out its copies before the next launch");
@@ -41,12 +41,12 @@ struct copy_list {
 
   static constexpr std::string_view name = "copy_list";
 
-  [[nodiscard]] result<void> synchronize(stream) noexcept { return {}; }
+  [[nodiscard]] result<void> synchronize(stream_type) noexcept { return {}; }
 
   [[nodiscard]] result<void> copy_blocks(const block_storage_view&, std::span<const block_pair> pairs,
-                                         stream on) noexcept {
+                                         stream_type stream) noexcept {
     const auto add = [&]() -> result<void> {
-      on.pairs_->insert(on.pairs_->end(), pairs.begin(), pairs.end());
+      stream.pairs_->insert(stream.pairs_->end(), pairs.begin(), pairs.end());
       return {};
     };
     return detail::with_memory(add, error{error_code::out_of_memory, "number of blocks to copy",
@@ -55,8 +55,8 @@ struct copy_list {
 
   /// A cache's moves lead to blocks that are free, so their order does not matter.
   [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                         stream on) noexcept {
-    return copy_blocks(view, pairs, on);
+                                         stream_type stream) noexcept {
+    return copy_blocks(view, pairs, stream);
   }
 };
 

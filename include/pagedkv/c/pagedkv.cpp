@@ -137,7 +137,7 @@ using cache_type = kv_cache<
 using tracker_type = request_tracker<cache_type, PAGEDKV_C_PREEMPTION>;
 using backend_type = cache_type::backend_type;
 using element_type = cache_type::element_type;
-using stream = cache_type::stream;
+using stream_type = cache_type::stream_type;
 
 constexpr auto is_host = std::is_same_v<backend_type, host_backend>;
 constexpr auto lists_copies = !uses_storage<backend_type>;
@@ -423,13 +423,13 @@ template <sized_structure Structure>
 [[nodiscard]] token_run run_of(const pagedkv_run* run) noexcept { return run == nullptr ? token_run{} : run_of(*run); }
 
 template <class Backend = backend_type>
-[[nodiscard]] typename Backend::stream stream_of(pagedkv_stream* given) noexcept {
+[[nodiscard]] typename Backend::stream_type stream_of(pagedkv_stream* given) noexcept {
   if constexpr (is_host) {
-    return given == nullptr ? typename Backend::stream{} : typename Backend::stream{*given->threads};
+    return given == nullptr ? typename Backend::stream_type{} : typename Backend::stream_type{*given->threads};
   } else if constexpr (lists_copies) {
     return given->copies;
   } else {
-    return reinterpret_cast<typename Backend::stream>(given);
+    return reinterpret_cast<typename Backend::stream_type>(given);
   }
 }
 
@@ -930,7 +930,7 @@ template <class Move>
 }
 
 template <class Cache>
-[[nodiscard]] int attend(Cache& cache, const pagedkv_attention& from, const stream& on) noexcept {
+[[nodiscard]] int attend(Cache& cache, const pagedkv_attention& from, const stream_type& stream) noexcept {
   if (const auto checked = check_group(cache, from.group); !checked) {
     return fail(checked.error());
   }
@@ -946,7 +946,7 @@ template <class Cache>
       const auto outputs =
           attention_output<typename result_type::storage>{rows_of<result_type>(&from.outputs), from.log_sum_exp};
       return finish(cache.template attend<input_type, result_type>(from.layer, batch_of(from), queries, outputs,
-                                                                   options, on, from.group));
+                                                                   options, stream, from.group));
     });
   });
 }

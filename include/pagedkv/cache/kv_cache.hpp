@@ -90,7 +90,7 @@ class basic_kv_cache {
   using events_type = typename policies::template on<events_axis>;
   using free_list_type = typename policies::template on<free_list_axis>;
   using groups_type = typename policies::template on<groups_axis>;
-  using stream = typename backend_type::stream;
+  using stream_type = typename backend_type::stream_type;
 
   /// Whether priorities and retention in `sequence_options` have an effect.
   static constexpr bool uses_priority = pagedkv::uses_priority<eviction_type>;
@@ -104,7 +104,7 @@ class basic_kv_cache {
   static_assert(sizeof(detail::cache_check<Defaults, Changes...>) > 0);
 
   /// The stream of operations that copy only where layers differ.
-  using copying_stream = std::conditional_t<layers_differ, stream, unused_stream<stream>>;
+  using copying_stream = std::conditional_t<layers_differ, stream_type, unused_stream<stream_type>>;
 
   /// Allocates all block storage, and all metadata except block tables. Throws `exception` for an invalid configuration
   /// or when the allocator is exhausted, `std::bad_alloc` when metadata does not fit.
@@ -157,37 +157,37 @@ class basic_kv_cache {
   /// Starts a sequence with a prompt, which may be empty. Allocates blocks for all of the prompt, or for
   /// `sequence_options::first_chunk` of its uncached tokens; all or nothing. At least the last token is left to
   /// compute. Hits, statistics and the eviction policy's hints are those of the whole prompt. Linear in the prompt.
-  /// Where layers differ, copies blocks that it shares in part, and a saved state, on `on`; without cached tokens, the
-  /// sequence's state holds anything. Errors: `capacity_exhausted` (not now), `never_fits`, `limit_reached`
+  /// Where layers differ, copies blocks that it shares in part, and a saved state, on `stream`; without cached tokens,
+  /// the sequence's state holds anything. Errors: `capacity_exhausted` (not now), `never_fits`, `limit_reached`
   /// (`max_sequences`), `invalid_argument`, `out_of_memory`, and those of the backend where it copies.
   [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
                                                   const sequence_options& options = default_sequence_options,
-                                                  copying_stream on = {}) noexcept {
+                                                  copying_stream stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::create_sequence(state_, prompt, options, copier(on));
+    return detail::create_sequence(state_, prompt, options, copier(stream));
   }
 
-  /// Extends a sequence. Takes a block only at the start of one, and first copies the last block, on `on`, if others
-  /// can see it (see `commit`). Otherwise four stores. Constant time for a token; linear in a run. Errors:
+  /// Extends a sequence. Takes a block only at the start of one, and first copies the last block, on `stream`, if
+  /// others can see it (see `commit`). Otherwise four stores. Constant time for a token; linear in a run. Errors:
   /// `capacity_exhausted` (not now), `never_fits`, `invalid_argument` for keys, `out_of_memory`, and those of the
   /// backend.
-  [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
+  [[nodiscard]] result<void> append(sequence_id id, token next, stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::append_inside(state_, id, next) ? result<void>{} : extend(id, next, on);
+    return detail::append_inside(state_, id, next) ? result<void>{} : extend(id, next, stream);
   }
 
-  [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream on = {}) noexcept {
+  [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::append_inside(state_, id, run) ? result<void>{} : extend(id, run, on);
+    return detail::append_inside(state_, id, run) ? result<void>{} : extend(id, run, stream);
   }
 
   /// Takes blocks of every group for `num_ahead` tokens after the last one; `slot_mapping` gives their slots, and later
   /// appends use them. Truncation releases them. After a fork within a block, `slot_mapping` refuses slots ahead until
   /// they are reserved again, or the other sequence has gone. Linear in the blocks that it takes. Errors: those of
   /// `append`.
-  [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
+  [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::reserve_slots(state_, id, num_ahead, copier(on));
+    return detail::reserve_slots(state_, id, num_ahead, copier(stream));
   }
 
   /// Declares that the K/V of the first `num_tokens` is written before anything that is enqueued from now on reads it,
@@ -199,29 +199,29 @@ class basic_kv_cache {
   /// an event that its stream waits for. Constant time where no block fills; otherwise linear in the tokens that it
   /// publishes. Errors: `invalid_argument` beyond the length, or before what was committed; `out_of_memory` for keys;
   /// where layers differ, those of the backend, which copies a state that is saved.
-  [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, copying_stream on = {}) noexcept {
+  [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, copying_stream stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::commit_inside(state_, id, num_tokens) ? result<void>{} : publish(id, num_tokens, on);
+    return detail::commit_inside(state_, id, num_tokens) ? result<void>{} : publish(id, num_tokens, stream);
   }
 
   /// Commits, appends and maps slots for a batch under one lock. Entries get blocks in their order. A failed entry
   /// changes nothing, except that its commit stays if only its append fails; the other entries are executed. Copies on
-  /// write run on `on`. Linear in the entries, their tokens, and the tokens that their commits publish. Errors of an
-  /// entry are those of `commit` and `append`. Errors of the call, which then changes nothing: `invalid_argument` when
-  /// `out` is too small for slots or failures.
+  /// write run on `stream`. Linear in the entries, their tokens, and the tokens that their commits publish. Errors of
+  /// an entry are those of `commit` and `append`. Errors of the call, which then changes nothing: `invalid_argument`
+  /// when `out` is too small for slots or failures.
   [[nodiscard]] result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out,
-                                                   stream on = {}) noexcept {
+                                                   stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::append_batch(state_, entries, out, copier(on));
+    return detail::append_batch(state_, entries, out, copier(stream));
   }
 
   /// A second sequence on the same blocks, but for those reserved ahead. The first must be committed to its end. Linear
   /// in its blocks and keys. Errors: `invalid_argument` otherwise, `in_use` after `withdraw`, `limit_reached`
-  /// (`max_sequences`, or references to one block), `out_of_memory`; where layers differ, also `capacity_exhausted`, and
-  /// those of the backend.
-  [[nodiscard]] result<sequence_id> fork(sequence_id id, copying_stream on = {}) noexcept {
+  /// (`max_sequences`, or references to one block), `out_of_memory`; where layers differ, also `capacity_exhausted`,
+  /// and those of the backend.
+  [[nodiscard]] result<sequence_id> fork(sequence_id id, copying_stream stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return detail::fork(state_, id, copier(on));
+    return detail::fork(state_, id, copier(stream));
   }
 
   /// Keeps the first `num_tokens` with their keys, and gives back slots ahead. Whole blocks past the end are released;
@@ -274,8 +274,8 @@ class basic_kv_cache {
   /// newest step, if that is open, by `commit` or by entries of a batch that only commit; returns how many. No look-up
   /// that begins afterwards finds them. Where layers differ, this hides their nodes, with blocks that other sequences
   /// have written there. From then on the sequence publishes nothing, no fork shares it, and its computed tokens are
-  /// those that launches have surely written: in an open step, in whole blocks. Linear in those blocks. Errors: `in_use`
-  /// while another sequence or a pin holds one, or a block of a fork in that step, and so needs the launch;
+  /// those that launches have surely written: in an open step, in whole blocks. Linear in those blocks. Errors:
+  /// `in_use` while another sequence or a pin holds one, or a block of a fork in that step, and so needs the launch;
   /// `sequence_busy`, also under `sharded_mutex`, while another thread looks one up. After either, blocks may be
   /// hidden.
   [[nodiscard]] result<std::int64_t> withdraw(sequence_id id) noexcept {
@@ -443,8 +443,8 @@ class basic_kv_cache {
     return detail::copy_block_table(state_, id, blocks, first_block, group);
   }
   /// The same of a pin: the blocks that a hit of its prefix shares, or of which it copies a part; of a window, those of
-  /// leading tokens, then those that the next token reads, and the blocks of a saved state. Errors: `unknown_pin`; under
-  /// `lock_free`, `sequence_busy` while another thread ends it; those above.
+  /// leading tokens, then those that the next token reads, and the blocks of a saved state. Errors: `unknown_pin`;
+  /// under `lock_free`, `sequence_busy` while another thread ends it; those above.
   [[nodiscard]] result<std::size_t> block_table(pin_id id, std::span<block_id> blocks, std::size_t first_block = 0,
                                                 std::size_t group = 0) const noexcept {
     const auto guard = shared_guard{mutex_};
@@ -495,17 +495,17 @@ class basic_kv_cache {
     return detail::update(state_, batch, ids, group, num_ahead);
   }
 
-  /// Writes keys and values of one layer through a slot mapping, asynchronously on `on`; negative slots are skipped.
-  /// `Rows` is the element of the rows: `write<bfloat16>(…)`. Rows of the cache's own element, unless it is scaled, are
-  /// copied bit for bit. A latent group takes its vectors as keys, and no values. Writing slots of blocks that are not
-  /// in use is misuse, which debug builds assert if the backend reads slots on the host. Linear in the rows with
-  /// `host_backend`; a device's backend enqueues one or two launches. Errors: `invalid_argument` for a layer or group
-  /// that there is not, for rows of another shape, and for a slot outside the storage where the backend reads slots on
-  /// the host; those of the backend.
+  /// Writes keys and values of one layer through a slot mapping, asynchronously on `stream`; negative slots are
+  /// skipped. `Rows` is the element of the rows: `write<bfloat16>(…)`. Rows of the cache's own element, unless it is
+  /// scaled, are copied bit for bit. A latent group takes its vectors as keys, and no values. Writing slots of blocks
+  /// that are not in use is misuse, which debug builds assert if the backend reads slots on the host. Linear in the
+  /// rows with `host_backend`; a device's backend enqueues one or two launches. Errors: `invalid_argument` for a layer
+  /// or group that there is not, for rows of another shape, and for a slot outside the storage where the backend reads
+  /// slots on the host; those of the backend.
   template <element Rows = float32>
   [[nodiscard]] result<void> write(std::int32_t layer, std::span<const slot> slots,
                                    const token_rows<const typename Rows::storage>& keys,
-                                   const token_rows<const typename Rows::storage>& values = {}, stream on = {},
+                                   const token_rows<const typename Rows::storage>& values = {}, stream_type stream = {},
                                    std::size_t group = 0) noexcept {
     static_assert(has_memory, "this cache has no memory: write K/V to the engine's, at the slots");
     static_assert(is_unscaled<Rows>, "rows carry no scales: write them as float32, float16 or bfloat16");
@@ -515,17 +515,17 @@ class basic_kv_cache {
     if constexpr (has_memory) {
       assert(detail::slots_in_use<backend_type>(state_, mutex_, slots, view(group).block_size) &&
              "slots of a block that nothing holds");
-      return backend_.template append<element_type, Rows>(view(group), layer, slots, keys, values, on);
+      return backend_.template append<element_type, Rows>(view(group), layer, slots, keys, values, stream);
     }
   }
 
-  /// Reads keys and values of one layer through a slot mapping, asynchronously on `on`, into rows stored as `Rows`;
+  /// Reads keys and values of one layer through a slot mapping, asynchronously on `stream`, into rows stored as `Rows`;
   /// rows of negative slots stay unchanged. The values of a latent group are the first numbers of its vectors. Linear
   /// in the rows, as `write`. Errors: those of `write`.
   template <element Rows = float32>
   [[nodiscard]] result<void> read(std::int32_t layer, std::span<const slot> slots,
                                   const token_rows<typename Rows::storage>& keys,
-                                  const token_rows<typename Rows::storage>& values, stream on = {},
+                                  const token_rows<typename Rows::storage>& values, stream_type stream = {},
                                   std::size_t group = 0) noexcept {
     static_assert(has_memory, "this cache has no memory: read K/V from the engine's, at the slots");
     static_assert(is_unscaled<Rows>, "rows carry no scales: read them as float32, float16 or bfloat16");
@@ -533,26 +533,26 @@ class basic_kv_cache {
       return checked;
     }
     if constexpr (has_memory) {
-      return backend_.template gather<element_type, Rows>(view(group), layer, slots, keys, values, on);
+      return backend_.template gather<element_type, Rows>(view(group), layer, slots, keys, values, stream);
     }
   }
 
-  /// Attention of a batch's queries to the blocks of one layer, on `on`: see `attention_options`. `Input` and `Output`
-  /// say how queries and outputs are stored. With `host_backend`, include `pagedkv/host/attend.hpp`. There, linear in
-  /// the tokens that each query reads, times its heads; a device's backend enqueues. Errors: those of the backend, and
-  /// `invalid_argument` for a group that there is not.
+  /// Attention of a batch's queries to the blocks of one layer, on `stream`: see `attention_options`. `Input` and
+  /// `Output` say how queries and outputs are stored. With `host_backend`, include `pagedkv/host/attend.hpp`. There,
+  /// linear in the tokens that each query reads, times its heads; a device's backend enqueues. Errors: those of the
+  /// backend, and `invalid_argument` for a group that there is not.
   template <element Input = float32, element Output = Input>
     requires attention_backend_for<backend_type, element_type, Input, Output>
   [[nodiscard]] result<void> attend(std::int32_t layer, const attention_batch& batch,
                                     const token_rows<const typename Input::storage>& queries,
                                     const attention_output<typename Output::storage>& output,
-                                    const attention_options& options = {}, stream on = {},
+                                    const attention_options& options = {}, stream_type stream = {},
                                     std::size_t group = 0) noexcept {
     if (auto checked = detail::check_group(state_, group); !checked) {
       return checked;
     }
     return backend_.template attend<element_type, Input, Output>(view(group), layer, batch, queries, output, options,
-                                                                 on);
+                                                                 stream);
   }
 
   /// The blocks of a group that holds tokens, for kernels. Valid as long as the cache. Constant time.
@@ -582,13 +582,13 @@ class basic_kv_cache {
 
   /// Moves blocks so that all free ones have higher ids than all others, and under `lock_free` cached ones higher ids
   /// than those in use, for which it evicts one if no block is free and the policy evicts. Returns the moves: from the
-  /// id before to the id after, as if all happened at once. They run on `on`: order them after all kernels that use the
-  /// blocks, those of `commit` included. Callers rebuild slot mappings; batches adapt at their next update. The eviction
-  /// policy's knowledge of a block moves with it. Linear in the pool and in all block tables. Errors: `in_use` while a
-  /// step is in flight; `out_of_memory` and those of the backend, after which an evicted block stays evicted.
-  [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
+  /// id before to the id after, as if all happened at once. They run on `stream`: order them after all kernels that use
+  /// the blocks, those of `commit` included. Callers rebuild slot mappings; batches adapt at their next update. The
+  /// eviction policy's knowledge of a block moves with it. Linear in the pool and in all block tables. Errors: `in_use`
+  /// while a step is in flight; `out_of_memory` and those of the backend, after which an evicted block stays evicted.
+  [[nodiscard]] result<std::vector<block_pair>> compact(stream_type stream = {}) noexcept {
     const auto guard = whole_guard{mutex_};
-    return detail::compact(state_, mover(on), renamer());
+    return detail::compact(state_, mover(stream), renamer());
   }
 
   /// Evicts blocks ahead of need: writes at most `blocks.size()` ids, in the order in which they would be evicted, and
@@ -605,23 +605,23 @@ class basic_kv_cache {
   /// Changes the number of blocks, between 1 and `cache_config::capacity`. With a `resizable_allocator`, memory comes
   /// and goes with them; addresses and strides stay, so captured kernels go on working. Growing keeps everything where
   /// it is. Shrinking evicts, in the order of the policy, as many blocks as do not fit, and moves those with higher ids
-  /// to free ones below, as `compact` does; returns the moves. They run on `on`: order it after all kernels that use
-  /// the blocks, also those of open steps, because the call waits for `on` before it gives memory back. Callers rebuild
-  /// slot mappings; batches adapt at their next update. Linear in the pool and in all block tables if blocks move,
-  /// otherwise in the pool.
+  /// to free ones below, as `compact` does; returns the moves. They run on `stream`: order it after all kernels that
+  /// use the blocks, also those of open steps, because the call waits for `stream` before it gives memory back. Callers
+  /// rebuild slot mappings; batches adapt at their next update. Linear in the pool and in all block tables if blocks
+  /// move, otherwise in the pool.
   ///
   /// Under lock-free policies other threads may be at work, and nothing moves: cached blocks beyond the new size are
   /// evicted. `compact` before, with no other thread at work, gathers the blocks in use below.
   ///
   /// Errors: `in_use` when blocks in use, retiring or under a lease do not fit, or while another thread changes the
   /// size; `invalid_argument`; `out_of_memory` and those of the backend, after which evicted blocks stay evicted.
-  [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream on = {}) noexcept {
+  [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream_type stream = {}) noexcept {
     const auto guard = whole_guard{mutex_};
     const auto resize_memory = [&](std::int32_t wanted) { return storage_.resize(wanted); };
     const auto wait = [&]() -> result<void> {
-      return storage_.bytes_for(num_blocks) == storage_.bytes() ? result<void>{} : backend_.synchronize(on);
+      return storage_.bytes_for(num_blocks) == storage_.bytes() ? result<void>{} : backend_.synchronize(stream);
     };
-    return detail::resize(state_, num_blocks, mover(on), renamer(), resize_memory, wait);
+    return detail::resize(state_, num_blocks, mover(stream), renamer(), resize_memory, wait);
   }
 
   /// Frees every evictable block; returns how many. Linear in the pool. Errors: `in_use` while blocks are in use or
@@ -674,11 +674,11 @@ class basic_kv_cache {
     const auto guard = shared_guard{mutex_};
     body(state_);
   }
-  /// Calls `body(state, sequence, copy)`, which copies blocks on `on`, and returns its result.
+  /// Calls `body(state, sequence, copy)`, which copies blocks on `stream`, and returns its result.
   template <class Body>
-  [[nodiscard]] auto visit_sequence(sequence_id id, stream on, Body&& body) noexcept {
+  [[nodiscard]] auto visit_sequence(sequence_id id, stream_type stream, Body&& body) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto copy = copier(on);
+    const auto copy = copier(stream);
     return detail::visit_sequence(state_, id, [&](auto& s) { return body(state_, s, detail::block_copier{copy}); });
   }
 
@@ -722,18 +722,20 @@ class basic_kv_cache {
 
   // Out of line, because appends and commits inside a block do not come here, and then need no stack.
 
-  [[gnu::noinline]] result<void> extend(sequence_id id, const token_run& run, stream on) noexcept {
-    return detail::visit_sequence(state_, id, [&](auto& s) { return detail::extend(state_, s, run, 0, copier(on)); });
+  [[gnu::noinline]] result<void> extend(sequence_id id, const token_run& run, stream_type stream) noexcept {
+    return detail::visit_sequence(state_, id,
+                                  [&](auto& s) { return detail::extend(state_, s, run, 0, copier(stream)); });
   }
-  [[gnu::noinline]] result<void> extend(sequence_id id, token next, stream on) noexcept {
+  [[gnu::noinline]] result<void> extend(sequence_id id, token next, stream_type stream) noexcept {
     const auto run = std::array{next};
-    return detail::visit_sequence(state_, id, [&](auto& s) { return detail::extend(state_, s, run, 0, copier(on)); });
+    return detail::visit_sequence(state_, id,
+                                  [&](auto& s) { return detail::extend(state_, s, run, 0, copier(stream)); });
   }
   [[gnu::noinline]] result<void> publish(sequence_id id, std::int64_t num_tokens,
-                                         [[maybe_unused]] copying_stream on) noexcept {
+                                         [[maybe_unused]] copying_stream stream) noexcept {
     return detail::visit_sequence(state_, id, [&](auto& s) {
       if constexpr (layers_differ) {
-        return detail::commit(state_, s, num_tokens, copier(on), true);
+        return detail::commit(state_, s, num_tokens, copier(stream), true);
       } else {
         return detail::commit(state_, s, num_tokens, true);
       }
@@ -742,17 +744,19 @@ class basic_kv_cache {
 
   // Functions for operations, which get references to them: see `block_copier`.
 
-  [[nodiscard]] auto copier(const stream& on) noexcept {
-    return
-        [this, &on](std::span<const block_pair> pairs) { return backend_.copy_blocks(storage_.blocks(), pairs, on); };
+  [[nodiscard]] auto copier(const stream_type& stream) noexcept {
+    return [this, &stream](std::span<const block_pair> pairs) {
+      return backend_.copy_blocks(storage_.blocks(), pairs, stream);
+    };
   }
   /// Copies for operations that need none.
-  [[nodiscard]] static auto copier(const unused_stream<stream>&) noexcept {
+  [[nodiscard]] static auto copier(const unused_stream<stream_type>&) noexcept {
     return [](std::span<const block_pair>) { return result<void>{}; };
   }
-  [[nodiscard]] auto mover(const stream& on) noexcept {
-    return
-        [this, &on](std::span<const block_pair> moves) { return backend_.move_blocks(storage_.blocks(), moves, on); };
+  [[nodiscard]] auto mover(const stream_type& stream) noexcept {
+    return [this, &stream](std::span<const block_pair> moves) {
+      return backend_.move_blocks(storage_.blocks(), moves, stream);
+    };
   }
   [[nodiscard]] auto renamer() noexcept {
     return [this](std::span<const block_pair> moves, std::span<const block_id> names) {

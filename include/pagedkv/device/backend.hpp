@@ -19,7 +19,7 @@ namespace pagedkv {
 /// number; thread-safe.
 class hip_backend {
  public:
-  using stream = runtime::stream;
+  using stream_type = runtime::stream;
   using default_allocator = hip::device_allocator;
 
   static constexpr std::string_view name = "hip";
@@ -30,22 +30,23 @@ class hip_backend {
   /// The number of the device, as its runtime counts.
   [[nodiscard]] int device() const noexcept { return device_; }
 
-  [[nodiscard]] result<void> synchronize(stream in) noexcept {
-    return on_device([&] { return hip::to_result(runtime::synchronize_stream(in), "the wait for a stream"); });
+  [[nodiscard]] result<void> synchronize(stream_type stream) noexcept {
+    return on_device([&] { return hip::to_result(runtime::synchronize_stream(stream), "the wait for a stream"); });
   }
 
   template <element Element, element Input = float32>
   [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                     const token_rows<const typename Input::storage>& keys,
-                                    const token_rows<const typename Input::storage>& values, stream in) noexcept {
-    return on_device([&] { return hip::append<Element, Input>(view, layer, slots, keys, values, in); });
+                                    const token_rows<const typename Input::storage>& values,
+                                    stream_type stream) noexcept {
+    return on_device([&] { return hip::append<Element, Input>(view, layer, slots, keys, values, stream); });
   }
 
   template <element Element, element Output = float32>
   [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                     const token_rows<typename Output::storage>& keys,
-                                    const token_rows<typename Output::storage>& values, stream in) noexcept {
-    return on_device([&] { return hip::gather<Element, Output>(view, layer, slots, keys, values, in); });
+                                    const token_rows<typename Output::storage>& values, stream_type stream) noexcept {
+    return on_device([&] { return hip::gather<Element, Output>(view, layer, slots, keys, values, stream); });
   }
 
   /// See `hip::attend`.
@@ -53,19 +54,19 @@ class hip_backend {
   [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
                                     const token_rows<const typename Input::storage>& queries,
                                     const attention_output<typename Output::storage>& output,
-                                    const attention_options& options, stream in) noexcept {
+                                    const attention_options& options, stream_type stream) noexcept {
     return on_device(
-        [&] { return hip::attend<Element, Input, Output>(view, layer, batch, queries, output, options, in); });
+        [&] { return hip::attend<Element, Input, Output>(view, layer, batch, queries, output, options, stream); });
   }
 
   [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                         stream in) noexcept {
-    return on_device([&] { return hip::copy_blocks(view, pairs, in); });
+                                         stream_type stream) noexcept {
+    return on_device([&] { return hip::copy_blocks(view, pairs, stream); });
   }
 
   [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                         stream in) noexcept {
-    return on_device([&] { return hip::move_blocks(view, pairs, in); });
+                                         stream_type stream) noexcept {
+    return on_device([&] { return hip::move_blocks(view, pairs, stream); });
   }
 
   /// See `swaps_blocks`; the host's memory is pinned.
@@ -74,19 +75,19 @@ class hip_backend {
 
   [[nodiscard]] result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                          std::span<const block_pair> pairs, swap_direction direction,
-                                         stream in) noexcept {
+                                         stream_type stream) noexcept {
     const auto kind = direction == swap_direction::to_host     ? runtime::device_to_host
                       : direction == swap_direction::from_host ? runtime::host_to_device
                                                                : runtime::device_to_device;
-    return on_device([&] { return hip::swap_blocks(from, to, pairs, kind, in); });
+    return on_device([&] { return hip::swap_blocks(from, to, pairs, kind, stream); });
   }
   [[nodiscard]] mark make_mark() { return mark{device_}; }
-  [[nodiscard]] result<void> set_mark(mark& at, stream in) noexcept {
-    return on_device([&] { return at.record(in); });
+  [[nodiscard]] result<void> set_mark(mark& at, stream_type stream) noexcept {
+    return on_device([&] { return at.record(stream); });
   }
   [[nodiscard]] result<bool> reached(const mark& at) noexcept { return at.reached(); }
-  [[nodiscard]] result<void> wait_for(const mark& at, stream in) noexcept {
-    return on_device([&] { return at.hold(in); });
+  [[nodiscard]] result<void> wait_for(const mark& at, stream_type stream) noexcept {
+    return on_device([&] { return at.hold(stream); });
   }
 
  private:

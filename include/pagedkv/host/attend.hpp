@@ -104,10 +104,10 @@ struct release_numbers {
 /// returns. `Input` and `Output` are unscaled elements; arithmetic is float32, with AVX-512 or AVX2 where the processor
 /// has them. With AMX, for int8 with AVX-512 VNNI, and for bfloat16 with AVX-512 BF16, infinite queries, keys, values
 /// and scales may give NaN, and queries and weights keep 15 bits or more, counted from the largest one of a query or of
-/// a row's weights. Weights of bfloat16 keep 8 with AVX-512 BF16. With AMX, so do those of bfloat16 and of elements of 8
-/// bits where more than 16 pairs of query and head, of one row or of rows that share a prefix, share a KV head; there,
-/// values of bfloat16 from 2^120 on may overflow. Work is divided by tokens and heads, so that one long sequence keeps
-/// all threads busy.
+/// a row's weights. Weights of bfloat16 keep 8 with AVX-512 BF16. With AMX, so do those of bfloat16 and of elements of
+/// 8 bits where more than 16 pairs of query and head, of one row or of rows that share a prefix, share a KV head;
+/// there, values of bfloat16 from 2^120 on may overflow. Work is divided by tokens and heads, so that one long sequence
+/// keeps all threads busy.
 ///
 /// The result of a row has the same bits whatever else is in the batch, unless rows share prefixes, and however many
 /// threads there are, for the same instruction set, which the processor must support. Blocks before every query's
@@ -145,8 +145,8 @@ template <element Element, element Input, element Output>
 result<void> host_backend::attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
                                   const token_rows<const typename Input::storage>& queries,
                                   const attention_output<typename Output::storage>& output,
-                                  const attention_options& options, stream on) noexcept {
-  return host::attend<Element, Input, Output>(view, layer, batch, queries, output, options, on.threads);
+                                  const attention_options& options, stream_type stream) noexcept {
+  return host::attend<Element, Input, Output>(view, layer, batch, queries, output, options, stream.threads);
 }
 
 static_assert(attention_backend_for<host_backend, float16, float32, float16>);

@@ -12,7 +12,7 @@ namespace pagedkv {
 /// Block operations that are complete when they return. Stateless; operations on different blocks may run concurrently.
 struct host_backend {
   /// Operations run on the calling thread; attention also uses the threads that the stream lends.
-  struct stream {
+  struct stream_type {
     host::workers threads = {};
   };
 
@@ -21,29 +21,29 @@ struct host_backend {
   /// The cache passes host memory to this backend's operations and may read it.
   static constexpr bool reads_on_host = true;
 
-  [[nodiscard]] result<void> synchronize(stream) noexcept { return {}; }
+  [[nodiscard]] result<void> synchronize(stream_type) noexcept { return {}; }
 
   template <element Element, element Input = float32>
   [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                     const token_rows<const typename Input::storage>& keys,
-                                    const token_rows<const typename Input::storage>& values, stream) noexcept {
+                                    const token_rows<const typename Input::storage>& values, stream_type) noexcept {
     return host::append<Element, Input>(view, layer, slots, keys, values);
   }
 
   template <element Element, element Output = float32>
   [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                     const token_rows<typename Output::storage>& keys,
-                                    const token_rows<typename Output::storage>& values, stream) noexcept {
+                                    const token_rows<typename Output::storage>& values, stream_type) noexcept {
     return host::gather<Element, Output>(view, layer, slots, keys, values);
   }
 
   [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                         stream) noexcept {
+                                         stream_type) noexcept {
     return host::copy_blocks(view, pairs);
   }
 
   [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                         stream) noexcept {
+                                         stream_type) noexcept {
     return host::move_blocks(view, pairs);
   }
 
@@ -52,20 +52,20 @@ struct host_backend {
 
   [[nodiscard]] result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                          std::span<const block_pair> pairs, swap_direction direction,
-                                         stream) noexcept {
+                                         stream_type) noexcept {
     return host::copy_blocks(from, to, pairs, direction != swap_direction::to_host);
   }
   [[nodiscard]] mark make_mark() noexcept { return {}; }
-  [[nodiscard]] result<void> set_mark(mark&, stream) noexcept { return {}; }
+  [[nodiscard]] result<void> set_mark(mark&, stream_type) noexcept { return {}; }
   [[nodiscard]] result<bool> reached(const mark&) noexcept { return true; }
-  [[nodiscard]] result<void> wait_for(const mark&, stream) noexcept { return {}; }
+  [[nodiscard]] result<void> wait_for(const mark&, stream_type) noexcept { return {}; }
 
   /// See `host::attend`. Defined in `pagedkv/host/attend.hpp`, as vector code takes long to compile.
   template <element Element, element Input = float32, element Output = Input>
   [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
                                     const token_rows<const typename Input::storage>& queries,
                                     const attention_output<typename Output::storage>& output,
-                                    const attention_options& options, stream on) noexcept;
+                                    const attention_options& options, stream_type stream_type) noexcept;
 };
 
 static_assert(backend_for<host_backend, float32> && swaps_blocks<host_backend>);

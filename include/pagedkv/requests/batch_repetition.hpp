@@ -18,8 +18,8 @@ namespace pagedkv {
 /// A cache that appends batches, such as `kv_cache`.
 template <class C>
 concept cache_for_batches =
-    requires(C cache, std::span<const batch_entry> entries, const batch_buffers& out, typename C::stream on) {
-      { cache.append_batch(entries, out, on) } noexcept -> std::same_as<result<batch_outcome>>;
+    requires(C cache, std::span<const batch_entry> entries, const batch_buffers& out, typename C::stream_type stream) {
+      { cache.append_batch(entries, out, stream) } noexcept -> std::same_as<result<batch_outcome>>;
     };
 
 /// A batch of which some entries failed. Repeats single entries, and keeps the caller's buffers as one call would have
@@ -27,13 +27,13 @@ concept cache_for_batches =
 template <class Cache>
 class batch_repetition {
  public:
-  using stream = typename Cache::stream;
+  using stream_type = typename Cache::stream_type;
   static constexpr auto no_entry = std::numeric_limits<std::size_t>::max();
 
   /// May throw `std::bad_alloc`.
   batch_repetition(Cache& cache, std::span<const batch_entry> entries, const batch_buffers& out, batch_outcome& done,
-                   stream on)
-      : cache_(cache), entries_(entries), out_(out), done_(done), on_(on) {
+                   stream_type stream)
+      : cache_(cache), entries_(entries), out_(out), done_(done), stream_(stream) {
     auto longest = std::size_t{0};
     for (const auto& failure : failures()) {
       longest = std::max(longest, detail::num_slots_of(entries_[failure.entry]));
@@ -47,7 +47,7 @@ class batch_repetition {
   [[nodiscard]] result<void> repeat(std::size_t entry) noexcept {
     auto failure = std::array<batch_failure, 1>{};
     const auto new_blocks = out_.new_blocks.subspan(std::min(done_.num_new_blocks, out_.new_blocks.size()));
-    const auto repeated = cache_.append_batch(entries_.subspan(entry, 1), {slots_, failure, new_blocks}, on_);
+    const auto repeated = cache_.append_batch(entries_.subspan(entry, 1), {slots_, failure, new_blocks}, stream_);
     if (!repeated) {
       return repeated.error();
     }
@@ -100,7 +100,7 @@ class batch_repetition {
   std::span<const batch_entry> entries_;
   const batch_buffers& out_;
   batch_outcome& done_;
-  stream on_;
+  stream_type stream_;
   std::vector<slot> slots_;  // of an entry that is repeated
 };
 

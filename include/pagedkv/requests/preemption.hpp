@@ -51,7 +51,7 @@ struct refused_preemption {
 template <class Cache, class Preemption, class Mutex>
 class request_preemption {
  public:
-  using stream = typename Cache::stream;
+  using stream_type = typename Cache::stream_type;
 
   request_preemption(Cache& cache, request_records<Mutex>& records, sequence_releases<Cache, Mutex>& releases,
                      Preemption policy)
@@ -59,7 +59,7 @@ class request_preemption {
 
   /// Errors: `preempted`, `already_ended`, `unknown_request`; `in_use` while others need what the request has published
   /// ahead of a launch; `sequence_busy` while another thread is inside the sequence, or looks its blocks up.
-  [[nodiscard]] result<void> preempt(request_id id, stream on) noexcept {
+  [[nodiscard]] result<void> preempt(request_id id, stream_type stream) noexcept {
     if constexpr (cache_that_withdraws<Cache>) {
       const auto held = records_.sequence_of(id);
       if (!held) {
@@ -78,7 +78,7 @@ class request_preemption {
       return cache_event{.sequence = taken->sequence, .request = id};
     });
     if constexpr (Preemption::keeps_kv) {
-      policy_.save(cache_, *taken, on);
+      policy_.save(cache_, *taken, stream);
     }
     releases_.release(taken->sequence, {});
     if constexpr (Preemption::keeps_kv) {
@@ -93,7 +93,7 @@ class request_preemption {
   /// adds them to `preempted`. False, and nothing is changed, when their blocks would not be enough. Errors:
   /// `out_of_memory`, which changes nothing.
   [[nodiscard]] result<bool> make_room(const preemption_candidate& beneficiary, std::int64_t num_missing,
-                                       const token_run& prompt, salt salt, stream on,
+                                       const token_run& prompt, salt salt, stream_type stream,
                                        std::vector<request_id>& preempted) noexcept {
     const auto preempt_fewest = [&]() -> result<bool> {
       auto candidates = records_.all_in({request_state::running});
@@ -114,7 +114,7 @@ class request_preemption {
       }
       preempted.reserve(preempted.size() + chosen->size());
       for (const auto i : *chosen) {
-        if (preempt(candidates[i].id, on)) {  // fails only where another thread has ended or shared it, or uses it
+        if (preempt(candidates[i].id, stream)) {  // fails only where another thread has ended or shared it, or uses it
           preempted.push_back(candidates[i].id);
         }
       }
@@ -149,9 +149,9 @@ class request_preemption {
 
   /// Number of leading tokens of a resumed request whose K/V is in the cache.
   [[nodiscard]] std::int64_t restore([[maybe_unused]] const preemption_candidate& request, std::int64_t num_cached,
-                                     [[maybe_unused]] stream on) noexcept {
+                                     [[maybe_unused]] stream_type stream) noexcept {
     if constexpr (Preemption::keeps_kv) {
-      return policy_.restore(cache_, request, num_cached, on);
+      return policy_.restore(cache_, request, num_cached, stream);
     } else {
       return num_cached;
     }
@@ -188,7 +188,7 @@ struct room_wanted {
   request_id id{};  // none while it is being submitted
   const request_info& request;
   token_run prompt;  // of the sequence that is to be created; empty for an append
-  Stream on{};
+  Stream stream{};
 };
 
 /// The part of a request's prompt that its sequence may share, with one token behind it.
@@ -206,7 +206,7 @@ struct room_wanted {
 ///
 /// If a step's retirement will make room, no other request is preempted.
 template <class Result, class Cache, class Preemption, class Mutex, class Operation>
-[[nodiscard]] Result with_room(Result done, const room_wanted<typename Cache::stream>& wanted,
+[[nodiscard]] Result with_room(Result done, const room_wanted<typename Cache::stream_type>& wanted,
                                std::vector<request_id>& preempted, sequence_releases<Cache, Mutex>& releases,
                                request_preemption<Cache, Preemption, Mutex>& preemption,
                                Operation&& operation) noexcept {
@@ -217,9 +217,9 @@ template <class Result, class Cache, class Preemption, class Mutex, class Operat
   if constexpr (Preemption::enabled) {
     const auto& options = wanted.request.options;
     while (is_full() && options.may_preempt && done.error().step == step_id{}) {
-      const auto has_room =
-          preemption.make_room(candidate_of(wanted.id, wanted.request), done.error().value - done.error().limit,
-                               shareable(wanted.prompt, options.sequence), options.sequence.salt, wanted.on, preempted);
+      const auto has_room = preemption.make_room(
+          candidate_of(wanted.id, wanted.request), done.error().value - done.error().limit,
+          shareable(wanted.prompt, options.sequence), options.sequence.salt, wanted.stream, preempted);
       if (!has_room) {
         return has_room.error();
       }

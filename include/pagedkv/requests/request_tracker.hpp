@@ -60,10 +60,10 @@ class [[nodiscard]] tracker_result : public result<T> {
 ///
 /// Thread safety: that of the cache. Progress: a mutex guards the records, under every locking policy but those for one
 /// thread. The tracker holds it while it finds and changes a record and, in `adopt`, in `resumable` and in an operation
-/// that preempts for a request, while it reads all records; never while it calls the cache or the preemption policy. So a
-/// thread that is stopped inside the cache stops no other; a thread that is stopped while it holds the mutex stops all
-/// users of this tracker, also under `lock_free`. If the cache returns `sequence_busy` for a release, a later operation of the
-/// tracker repeats it.
+/// that preempts for a request, while it reads all records; never while it calls the cache or the preemption policy. So
+/// a thread that is stopped inside the cache stops no other; a thread that is stopped while it holds the mutex stops
+/// all users of this tracker, also under `lock_free`. If the cache returns `sequence_busy` for a release, a later
+/// operation of the tracker repeats it.
 ///
 /// `Cache` outlives the tracker. Operations copy bytes, if necessary, on the given stream.
 template <class Cache, class Preemption>
@@ -78,7 +78,7 @@ class request_tracker {
   /// The template arguments, and the stream of the cache's backend.
   using cache_type = Cache;
   using preemption_type = Preemption;
-  using stream = typename Cache::stream;
+  using stream_type = typename Cache::stream_type;
 
   /// Takes memory for the records of ended requests and, where the cache may answer `sequence_busy`, for one id per
   /// sequence. Throws `exception` on an invalid configuration.
@@ -102,7 +102,7 @@ class request_tracker {
   /// of those that rank below. Errors: those of `create_sequence`; `capacity_exhausted` only after free blocks,
   /// evictable blocks and (if allowed) preemption; `limit_reached` (`tracker_config::max_open`).
   [[nodiscard]] tracker_result<submission> submit(const token_run& prompt, const request_options& options = {},
-                                                  stream on = {}) noexcept {
+                                                  stream_type stream = {}) noexcept {
     const auto cell = records_.reserve();  // before another is preempted
     if (!cell) {
       return cell.error();
@@ -112,7 +112,7 @@ class request_tracker {
     auto& end_of_prompt = request.options.sequence.num_prompt_tokens;  // also when it is resumed
     end_of_prompt = std::min(end_of_prompt, static_cast<std::int64_t>(prompt.tokens.size()));
     auto preempted = std::vector<request_id>{};
-    const auto admitted = admit({{}, request, prompt, on}, preempted);
+    const auto admitted = admit({{}, request, prompt, stream}, preempted);
     if (!admitted) {
       records_.abandon(**cell);
       return {admitted.error(), std::move(preempted)};
@@ -140,7 +140,8 @@ class request_tracker {
   /// those that it had. Its prompt ends where it ended at first; the other tokens are its answer. Linear in the tokens,
   /// and as `submit` with preemption. Errors: those of the cache's `create_sequence`; `not_preempted`, `already_ended`,
   /// `unknown_request`; `sequence_busy` while another thread saves its K/V, or has resumed it meanwhile.
-  [[nodiscard]] tracker_result<submission> resume(request_id id, const token_run& tokens, stream on = {}) noexcept {
+  [[nodiscard]] tracker_result<submission> resume(request_id id, const token_run& tokens,
+                                                  stream_type stream = {}) noexcept {
     auto waiting = records_.describe_resumable(id);
     if (!waiting) {
       return waiting.error();
@@ -148,7 +149,7 @@ class request_tracker {
     auto& end_of_prompt = waiting->options.sequence.num_prompt_tokens;
     end_of_prompt = std::min(end_of_prompt, static_cast<std::int64_t>(tokens.tokens.size()));
     auto preempted = std::vector<request_id>{};
-    const auto admitted = admit({id, *waiting, tokens, on}, preempted);
+    const auto admitted = admit({id, *waiting, tokens, stream}, preempted);
     if (!admitted) {
       return {admitted.error(), std::move(preempted)};
     }
@@ -156,7 +157,7 @@ class request_tracker {
     request.sequence = admitted->id;
     auto made = submission_of(id, *admitted);
     if (waiting->state == request_state::preempted) {
-      made.num_cached_tokens = preemption_.restore(request, admitted->num_cached_tokens, on);
+      made.num_cached_tokens = preemption_.restore(request, admitted->num_cached_tokens, stream);
     }
     if (const auto resumed = records_.resume(id, *waiting, admitted->id, end_of_prompt); !resumed) {
       releases_.release(admitted->id, {});
@@ -168,15 +169,15 @@ class request_tracker {
 
   /// Appends tokens to a running request, preempting as `submit` does. Linear in the tokens, and as `submit` with
   /// preemption. Errors: those of the cache's `append`; `preempted`, `already_ended`, `unknown_request`.
-  [[nodiscard]] tracker_result<void> append(request_id id, token next, stream on = {}) noexcept {
-    return append(id, std::span{&next, 1}, on);
+  [[nodiscard]] tracker_result<void> append(request_id id, token next, stream_type stream = {}) noexcept {
+    return append(id, std::span{&next, 1}, stream);
   }
-  [[nodiscard]] tracker_result<void> append(request_id id, const token_run& run, stream on = {}) noexcept {
+  [[nodiscard]] tracker_result<void> append(request_id id, const token_run& run, stream_type stream = {}) noexcept {
     const auto sequence = records_.sequence_of(id);
     if (!sequence) {
       return sequence.error();
     }
-    const auto attempt = [&] { return patiently([&] { return cache_.append(*sequence, run, on); }); };
+    const auto attempt = [&] { return patiently([&] { return cache_.append(*sequence, run, stream); }); };
     const auto appended = attempt();
     if (appended) [[likely]] {
       return {};
@@ -186,7 +187,7 @@ class request_tracker {
       return running.error();
     }
     auto preempted = std::vector<request_id>{};
-    const auto repeated = with_room(appended, {id, *running, {}, on}, preempted, releases_, preemption_, attempt);
+    const auto repeated = with_room(appended, {id, *running, {}, stream}, preempted, releases_, preemption_, attempt);
     if (!repeated) {
       return {explained(id, repeated.error()), std::move(preempted)};
     }
@@ -201,21 +202,21 @@ class request_tracker {
   /// those of the cache; `invalid_argument` unless there are as many requests as entries.
   [[nodiscard]] tracker_result<batch_outcome> append_batch(std::span<const request_id> requests,
                                                            std::span<const batch_entry> entries,
-                                                           const batch_buffers& out, stream on = {}) noexcept
+                                                           const batch_buffers& out, stream_type stream = {}) noexcept
     requires cache_for_batches<Cache>
   {
     if (requests.size() != entries.size()) {
       return error{error_code::invalid_argument, "number of requests of a batch, which is not that of the entries,",
                    static_cast<std::int64_t>(requests.size()), static_cast<std::int64_t>(entries.size())};
     }
-    auto done = cache_.append_batch(entries, out, on);
+    auto done = cache_.append_batch(entries, out, stream);
     if (!done || done->num_failures == 0) [[likely]] {
       return {done, {}};
     }
     auto preempted = std::vector<request_id>{};
     const auto repeat = [&] {
-      auto batch = batch_repetition<Cache>{cache_, entries, out, *done, on};
-      repeat_failed(batch, requests, preempted, on);
+      auto batch = batch_repetition<Cache>{cache_, entries, out, *done, stream};
+      repeat_failed(batch, requests, preempted, stream);
       return true;
     };
     if (!detail::with_memory(repeat, false)) {  // which has repeated nothing
@@ -233,7 +234,7 @@ class request_tracker {
   /// one more beam. It ends and is preempted by itself. Takes no block of tokens: the first append to a block that both
   /// hold copies it. All tokens must be committed. Linear in its blocks. Errors: those of the cache's `fork`;
   /// `limit_reached` (`tracker_config::max_open`); `preempted`, `already_ended`, `unknown_request`.
-  [[nodiscard]] result<request_fork> fork(request_id id, stream on = {}) noexcept {
+  [[nodiscard]] result<request_fork> fork(request_id id, stream_type stream = {}) noexcept {
     const auto running = records_.describe_in(id, request_state::running);
     if (!running) {
       return running.error();
@@ -242,7 +243,7 @@ class request_tracker {
     if (!cell) {
       return cell.error();
     }
-    const auto forked = patiently([&] { return cache_.fork(running->sequence, on); });
+    const auto forked = patiently([&] { return cache_.fork(running->sequence, stream); });
     if (!forked) {
       records_.abandon(**cell);
       return explained(id, forked.error());
@@ -255,11 +256,11 @@ class request_tracker {
     return request_fork{made, *forked};
   }
 
-  /// Makes a request of a sequence that exists already: one that was restored from a session, handed over, or created or
-  /// forked without the tracker. The caller no longer releases it: each end of the request and each preemption does. Its
-  /// tokens and what is computed of them stay, also where the prompt is still to be appended. It arrives now. The options
-  /// count for its rank, and when it is resumed, but the salt and, unless they limit it, the prompt are the sequence's.
-  /// Linear in the records. Errors: `in_use` if a request of this tracker has the sequence; `limit_reached`
+  /// Makes a request of a sequence that exists already: one that was restored from a session, handed over, or created
+  /// or forked without the tracker. The caller no longer releases it: each end of the request and each preemption does.
+  /// Its tokens and what is computed of them stay, also where the prompt is still to be appended. It arrives now. The
+  /// options count for its rank, and when it is resumed, but the salt and, unless they limit it, the prompt are the
+  /// sequence's. Linear in the records. Errors: `in_use` if a request of this tracker has the sequence; `limit_reached`
   /// (`tracker_config::max_open`), `unknown_sequence`, `sequence_busy`, `out_of_memory`.
   [[nodiscard]] result<request_id> adopt(sequence_id sequence, const request_options& options = {}) noexcept
     requires cache_that_describes<Cache>
@@ -291,9 +292,9 @@ class request_tracker {
   /// Takes a running request's blocks; `resume` starts it again. Hides what it has published ahead of the newest step's
   /// launch, see the cache's `withdraw`. Linear in its blocks; a policy that keeps K/V copies it in addition. Errors:
   /// `preempted`, `already_ended`, `unknown_request`; `in_use` and `sequence_busy` of `withdraw`.
-  [[nodiscard]] result<void> preempt(request_id id, stream on = {}) noexcept {
+  [[nodiscard]] result<void> preempt(request_id id, stream_type stream = {}) noexcept {
     releases_.release_deferred();
-    return preemption_.preempt(id, on);
+    return preemption_.preempt(id, stream);
   }
 
   /// The waiting and preempted requests, those that rank highest first; of equals, the first to arrive. Resume them in
@@ -350,7 +351,7 @@ class request_tracker {
   /// Repeats the failed entries of a batch, those of the highest rank first, and withdraws those of requests that give
   /// way. May throw `std::bad_alloc` before it changes anything.
   void repeat_failed(batch_repetition<Cache>& batch, std::span<const request_id> requests,
-                     std::vector<request_id>& preempted, stream on) {
+                     std::vector<request_id>& preempted, stream_type stream) {
     auto failed = std::vector<std::pair<preemption_candidate, batch_failure*>>{};
     failed.reserve(batch.failures().size());
     for (auto& failure : batch.failures()) {
@@ -366,7 +367,7 @@ class request_tracker {
       if (std::ranges::count(requests, candidate.id) > 1) {
         continue;  // its tokens would come behind those of a later entry
       }
-      const auto repeated = repeat(batch, candidate.id, *failure, preempted, on);
+      const auto repeated = repeat(batch, candidate.id, *failure, preempted, stream);
       if (repeated) {
         failure->entry = batch.no_entry;
       } else {
@@ -385,7 +386,7 @@ class request_tracker {
 
   /// Where room may be missing, or the sequence was busy.
   [[nodiscard]] result<void> repeat(batch_repetition<Cache>& batch, request_id id, const batch_failure& failure,
-                                    std::vector<request_id>& preempted, stream on) noexcept {
+                                    std::vector<request_id>& preempted, stream_type stream) noexcept {
     const auto running = records_.describe_in(id, request_state::running);
     if (!running) {
       return running.error();
@@ -395,7 +396,7 @@ class request_tracker {
       return failure.reason;
     }
     const auto attempt = [&] { return patiently([&] { return batch.repeat(failure.entry); }); };
-    const auto repeated = with_room(attempt(), {id, *running, {}, on}, preempted, releases_, preemption_, attempt);
+    const auto repeated = with_room(attempt(), {id, *running, {}, stream}, preempted, releases_, preemption_, attempt);
     return repeated ? repeated : explained(id, repeated.error());
   }
 
@@ -410,12 +411,12 @@ class request_tracker {
     return config;
   }
 
-  [[nodiscard]] result<admission> admit(const room_wanted<stream>& wanted,
+  [[nodiscard]] result<admission> admit(const room_wanted<stream_type>& wanted,
                                         std::vector<request_id>& preempted) noexcept {
     releases_.release_deferred();
     const auto attempt = [&] {
       return patiently(
-          [&] { return cache_.create_sequence(wanted.prompt, wanted.request.options.sequence, wanted.on); });
+          [&] { return cache_.create_sequence(wanted.prompt, wanted.request.options.sequence, wanted.stream); });
     };
     return with_room(attempt(), wanted, preempted, releases_, preemption_, attempt);
   }

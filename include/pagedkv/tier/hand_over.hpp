@@ -47,7 +47,7 @@ template <class Cache>
 template <class Cache>
 [[nodiscard]] result<admission> accept_sequence(Cache& cache, const sequence_offer& offer,
                                                 const block_storage_view& from, std::string_view model,
-                                                typename Cache::stream on) {
+                                                typename Cache::stream_type stream) {
   if (const auto format = make_record_format(cache, model).text; format != offer.format) {
     return another_format("characters of an offer's format, which is not the cache's,", std::ssize(offer.format),
                           offer.format, format);
@@ -56,14 +56,14 @@ template <class Cache>
     return error{error_code::invalid_argument, "number of blocks offered", std::ssize(offer.blocks),
                  offer.head.num_records()};
   }
-  return start_from(cache, offer.head, on, [&](std::span<const block_id> blocks) {
+  return start_from(cache, offer.head, stream, [&](std::span<const block_id> blocks) {
     auto pairs = std::vector<block_pair>{};
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       if (blocks[i] != no_block) {
         pairs.push_back({static_cast<std::int32_t>(offer.blocks[i]), static_cast<std::int32_t>(blocks[i])});
       }
     }
-    return cache.backend().swap_blocks(from, cache.blocks(), pairs, swap_direction::from_peer, on);
+    return cache.backend().swap_blocks(from, cache.blocks(), pairs, swap_direction::from_peer, stream);
   });
 }
 
@@ -98,9 +98,9 @@ template <class Cache>
 }
 
 /// Starts a sequence as it was offered: shares what the cache has already, copies other blocks from `from`, the other
-/// cache's storage as this device reaches it, on `on`, and commits as far as the offered one was. K/V of the offered
-/// sequence must be written ahead of `on`; the call does not wait for the copy. A sequence of a `kv_cache` whose first
-/// blocks were dropped publishes nothing, then or later.
+/// cache's storage as this device reaches it, on `stream`, and commits as far as the offered one was. K/V of the
+/// offered sequence must be written ahead of `stream`; the call does not wait for the copy. A sequence of a `kv_cache`
+/// whose first blocks were dropped publishes nothing, then or later.
 ///
 /// Errors: `invalid_argument` for an offer of another format; those of `create_sequence`; `backend_failure`;
 /// `out_of_memory`. Then the cache is as it was.
@@ -108,8 +108,8 @@ template <class Cache>
   requires swaps_blocks<typename Cache::backend_type>
 [[nodiscard]] result<admission> accept_sequence(Cache& cache, const sequence_offer& offer,
                                                 const block_storage_view& from, std::string_view model = {},
-                                                typename Cache::stream on = {}) noexcept {
-  const auto accept = [&] { return detail::accept_sequence(cache, offer, from, model, on); };
+                                                typename Cache::stream_type stream = {}) noexcept {
+  const auto accept = [&] { return detail::accept_sequence(cache, offer, from, model, stream); };
   return detail::with_memory(accept, error{error_code::out_of_memory, "memory to take over a sequence"});
 }
 
@@ -119,9 +119,9 @@ template <class Cache>
 template <class From, class To>
   requires swaps_blocks<typename To::backend_type>
 [[nodiscard]] result<admission> hand_over(const From& from, sequence_id id, To& to, const offer_options& options = {},
-                                          typename To::stream on = {}) noexcept {
+                                          typename To::stream_type stream = {}) noexcept {
   const auto offer = offer_sequence(from, id, options);
-  return offer ? accept_sequence(to, *offer, from.blocks(), options.model, on) : offer.error();
+  return offer ? accept_sequence(to, *offer, from.blocks(), options.model, stream) : offer.error();
 }
 
 }  // namespace pagedkv

@@ -31,7 +31,7 @@ class record_store {
  public:
   using index_type = record_index<Directory, Queues>;
   using transfers_type = record_transfers<Backend, Allocator, index_type>;
-  using stream = typename Backend::stream;
+  using stream_type = typename Backend::stream_type;
 
   record_store(const record_store&) = delete;
   record_store& operator=(const record_store&) = delete;
@@ -126,25 +126,25 @@ class tier_tap {
 template <backend Backend, class Store>
 class saving_backend : public Backend {
  public:
-  using stream = typename Backend::stream;
+  using stream_type = typename Backend::stream_type;
 
   explicit saving_backend(Backend backend) : Backend(std::move(backend)) {}
 
   void attach(Store& store) noexcept { store_ = &store; }
 
-  [[nodiscard]] result<void> synchronize(stream on) noexcept {
-    store_->transfers().flush(on);
-    return Backend::synchronize(on);
+  [[nodiscard]] result<void> synchronize(stream_type stream) noexcept {
+    store_->transfers().flush(stream);
+    return Backend::synchronize(stream);
   }
   [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                         stream on) noexcept {
-    store_->transfers().flush(on);
-    return Backend::copy_blocks(view, pairs, on);
+                                         stream_type stream) noexcept {
+    store_->transfers().flush(stream);
+    return Backend::copy_blocks(view, pairs, stream);
   }
   [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
-                                         stream on) noexcept {
-    store_->transfers().flush(on);
-    return Backend::move_blocks(view, pairs, on);
+                                         stream_type stream) noexcept {
+    store_->transfers().flush(stream);
+    return Backend::move_blocks(view, pairs, stream);
   }
 
  private:

@@ -28,7 +28,7 @@ namespace detail {
 template <swaps_blocks Backend>
 class stream_marks {
  public:
-  using stream = typename Backend::stream;
+  using stream_type = typename Backend::stream_type;
 
   /// Throws `exception`, `std::bad_alloc`.
   explicit stream_marks(Backend& backend) : backend_(backend) {
@@ -39,18 +39,18 @@ class stream_marks {
   }
 
   /// Before a batch is enqueued on a stream.
-  [[nodiscard]] result<void> order(stream on) noexcept {
-    return begun_ == 0 ? result<void>{} : backend_.wait_for(newest(), on);
+  [[nodiscard]] result<void> order(stream_type stream) noexcept {
+    return begun_ == 0 ? result<void>{} : backend_.wait_for(newest(), stream);
   }
 
   /// After a batch was enqueued on a stream.
-  void note(stream on) noexcept {
+  void note(stream_type stream) noexcept {
     if (begun_ - done() == num_marks) {
       --begun_;  // the newest mark stands for two batches
     }
     ++begun_;
-    if (!backend_.set_mark(newest(), on)) {
-      static_cast<void>(backend_.synchronize(on));
+    if (!backend_.set_mark(newest(), stream)) {
+      static_cast<void>(backend_.synchronize(stream));
     }
   }
 
@@ -132,7 +132,7 @@ class host_records {
 template <swaps_blocks Backend, allocator Allocator, class Index>
 class record_transfers {
  public:
-  using stream = typename Backend::stream;
+  using stream_type = typename Backend::stream_type;
   using queues_type = typename Index::queues_type;
   static constexpr auto host = Index::host;
   static constexpr bool has_slower = Index::has_slower;
@@ -183,14 +183,14 @@ class record_transfers {
 
   /// Copies what the device evicted, or should write through, to host memory, ahead of all that is enqueued on the
   /// stream from now on.
-  void flush(stream on) noexcept {
+  void flush(stream_type stream) noexcept {
     if (!pending_.empty()) {
-      save_pending(on);
+      save_pending(stream);
     }
   }
 
-  /// Copies device blocks: those of `path` from its last one on, so that no tier gets a record before those that begin it.
-  /// At most so many; `path` is empty afterwards.
+  /// Copies device blocks: those of `path` from its last one on, so that no tier gets a record before those that begin
+  /// it. At most so many; `path` is empty afterwards.
   void want_path_written(std::vector<std::pair<record_id, block_id>>& path, std::size_t most) noexcept {
     for (; !path.empty() && most != 0; --most) {
       want_written(path.back().first, path.back().second);
@@ -210,20 +210,21 @@ class record_transfers {
   }
 
   /// Orders what is enqueued on the stream from now on behind all copies so far. False when the backend fails.
-  [[nodiscard]] bool order(stream on) noexcept { return marks_.order(on).has_value(); }
+  [[nodiscard]] bool order(stream_type stream) noexcept { return marks_.order(stream).has_value(); }
 
   /// Enqueues the copy of records in host memory to these blocks of the device. All or nothing.
   [[nodiscard]] bool copy_to_device(std::span<const record_id> records, std::span<const block_id> blocks,
-                                    stream on) noexcept {
+                                    stream_type stream) noexcept {
     pairs_.clear();
     for (std::size_t i = 0; i < records.size(); ++i) {
       pairs_.push_back({index_.place_of(records[i], host), static_cast<std::int32_t>(blocks[i])});
     }
-    if (!marks_.order(on) || !backend_.swap_blocks(host_blocks_, device_, pairs_, swap_direction::from_host, on)) {
+    if (!marks_.order(stream) ||
+        !backend_.swap_blocks(host_blocks_, device_, pairs_, swap_direction::from_host, stream)) {
       index_.counts(host).failed_loads += std::ssize(records);
       return false;
     }
-    marks_.note(on);
+    marks_.note(stream);
     for (const auto record : records) {
       index_.touch(record);
       if (index_.is_owed(record)) {
@@ -294,12 +295,13 @@ class record_transfers {
 
   // Between the device and host memory.
 
-  [[gnu::noinline]] void save_pending(stream on) noexcept {
+  [[gnu::noinline]] void save_pending(stream_type stream) noexcept {
     take_host_places();
-    const bool copied = pairs_.empty() || (marks_.order(on) && backend_.swap_blocks(device_, host_blocks_, pairs_,
-                                                                                    swap_direction::to_host, on));
+    const bool copied =
+        pairs_.empty() ||
+        (marks_.order(stream) && backend_.swap_blocks(device_, host_blocks_, pairs_, swap_direction::to_host, stream));
     if (copied && !pairs_.empty()) {
-      marks_.note(on);
+      marks_.note(stream);
       index_.counts(host).written += std::ssize(pairs_);
     }
     for (const auto& [record, block] : pending_) {

@@ -47,7 +47,7 @@ struct sequence_load {
 /// | call                          | meaning                                                                         |
 /// |-------------------------------|---------------------------------------------------------------------------------|
 /// | `find(state, s, prompt, most)` | an offer: what continues a new sequence, up to so many nodes of its prompt      |
-/// | `take(state, s, offer, on, copy)` | gives it what the device and host memory have, copied on `on`; how many tokens |
+/// | `take(state, s, offer, stream, copy)` | gives it what the device and host memory have, copied on `stream`; how many tokens |
 /// | `begin(state, s, id, offer)`  | begins to load the rest of an offer; how many tokens                            |
 /// | `measure(state, prompt, tag, most, reach)` | how much of a prompt there is, without an effect               |
 /// | `settle(state, s, id, on, copy)` | gives it what has arrived, and ends its load                                 |
@@ -55,7 +55,7 @@ struct sequence_load {
 template <class Store, class Load>
 class sequence_loads {
  public:
-  using stream = typename Store::stream;
+  using stream_type = typename Store::stream_type;
 
   /// Records, each once for each load that holds it.
   [[nodiscard]] std::size_t num_held() const noexcept {
@@ -98,7 +98,7 @@ class block_loads : public sequence_loads<Store, block_load> {
 
  public:
   using offer = block_load;
-  using stream = typename base::stream;
+  using stream_type = typename base::stream_type;
 
   explicit block_loads(Store& store)
       : base(store), block_size_(static_cast<std::int64_t>(store.index().tokens_per_node())) {}
@@ -123,8 +123,9 @@ class block_loads : public sequence_loads<Store, block_load> {
   }
 
   template <class State>
-  [[nodiscard]] std::int64_t take(State& state, sequence& s, const offer& made, stream on, block_copier) noexcept {
-    return length_of(bring(state, s, made, 0, num_at_hand(made, num_usable(s, made)), on));
+  [[nodiscard]] std::int64_t take(State& state, sequence& s, const offer& made, stream_type stream,
+                                  block_copier) noexcept {
+    return length_of(bring(state, s, made, 0, num_at_hand(made, num_usable(s, made)), stream));
   }
 
   template <class State>
@@ -147,7 +148,7 @@ class block_loads : public sequence_loads<Store, block_load> {
   /// Takes the blocks that other sequences have published by now, too. Their K/V may still be on its way, on another
   /// stream.
   template <class State>
-  void settle(State& state, sequence& s, sequence_id id, stream on, block_copier) noexcept {
+  void settle(State& state, sequence& s, sequence_id id, stream_type stream, block_copier) noexcept {
     auto ending = loads_.extract(id);
     if (!ending) {
       return;
@@ -155,9 +156,9 @@ class block_loads : public sequence_loads<Store, block_load> {
     auto& load = ending.mapped();
     assert(num_usable(s, load) == load.held.size() && "to cut a sequence short of a load ends it");
     if (s.num_computed_tokens == length_of(load.first)) {
-      const auto shares = !continues_withdrawn(load) && store_.transfers().order(on);
+      const auto shares = !continues_withdrawn(load) && store_.transfers().order(stream);
       const auto shared = shares ? share_published(state, s, id, load.held.size()) : 0;
-      bring(state, s, load, shared, num_ready(load, shared), on);
+      bring(state, s, load, shared, num_ready(load, shared), stream);
     }
     base::let_go(load);
   }
@@ -237,13 +238,13 @@ class block_loads : public sequence_loads<Store, block_load> {
   /// Returns how many: all or none.
   template <class State>
   std::size_t bring(State& state, sequence& s, const block_load& load, std::size_t begin, std::size_t count,
-                    stream on) noexcept {
+                    stream_type stream) noexcept {
     const auto first = load.first + begin;
     if (count == 0 || s.blocks.size() < first + count) {
       return 0;
     }
     const auto records = std::span{load.held}.subspan(begin, count);
-    if (!store_.transfers().copy_to_device(records, s.blocks.all().subspan(first, count), on) ||
+    if (!store_.transfers().copy_to_device(records, s.blocks.all().subspan(first, count), stream) ||
         !commit(state, s, length_of(first + count))) {
       return 0;
     }
@@ -257,8 +258,8 @@ class block_loads : public sequence_loads<Store, block_load> {
   std::int64_t block_size_;
 };
 
-/// Loads of a cache with groups. A sequence waits for a hit of one length; with less of it, the sequence takes a shorter
-/// one where every group can continue.
+/// Loads of a cache with groups. A sequence waits for a hit of one length; with less of it, the sequence takes a
+/// shorter one where every group can continue.
 template <class Store>
 class group_loads : public sequence_loads<Store, sequence_load> {
   using base = sequence_loads<Store, sequence_load>;
@@ -269,7 +270,7 @@ class group_loads : public sequence_loads<Store, sequence_load> {
   struct offer : sequence_load {
     continuation found;
   };
-  using stream = typename base::stream;
+  using stream_type = typename base::stream_type;
 
   explicit group_loads(Store& store) : base(store) {}
 
@@ -312,14 +313,15 @@ class group_loads : public sequence_loads<Store, sequence_load> {
   }
 
   template <class State>
-  std::int64_t take(State& state, group_sequence& s, const offer& made, stream on, block_copier copy) noexcept {
+  std::int64_t take(State& state, group_sequence& s, const offer& made, stream_type stream,
+                    block_copier copy) noexcept {
     const auto first = s.num_nodes;
     const auto num_nodes =
         longest(state, made.found, std::min(made.end, most_nodes(state, s)), record_reach::host_memory);
     if (num_nodes <= first || made.found.first != first || s.num_computed_tokens != length_of(state, first)) {
       return 0;
     }
-    const auto takes = [&] { return take_nodes(state, s, made.found, num_nodes, on, copy); };
+    const auto takes = [&] { return take_nodes(state, s, made.found, num_nodes, stream, copy); };
     return with_memory(takes, false) ? length_of(state, num_nodes - first) : 0;
   }
 
@@ -336,7 +338,7 @@ class group_loads : public sequence_loads<Store, sequence_load> {
   }
 
   template <class State>
-  void settle(State& state, group_sequence& s, sequence_id id, stream on, block_copier copy) noexcept {
+  void settle(State& state, group_sequence& s, sequence_id id, stream_type stream, block_copier copy) noexcept {
     auto ending = loads_.extract(id);
     if (!ending) {
       return;
@@ -345,7 +347,7 @@ class group_loads : public sequence_loads<Store, sequence_load> {
     auto made = offer{{load.first, load.end, {}}, {}};
     const auto find = [&] { return made.found = nodes_of(state, s, load), true; };
     if (s.num_nodes == load.first && with_memory(find, false)) {
-      take(state, s, made, on, copy);
+      take(state, s, made, stream, copy);
     }
     base::let_go(load);
   }
@@ -415,7 +417,7 @@ class group_loads : public sequence_loads<Store, sequence_load> {
 
   template <class State>
   [[nodiscard]] bool take_nodes(State& state, group_sequence& s, const continuation& found, std::size_t num_nodes,
-                                stream on, block_copier copy) {
+                                stream_type stream, block_copier copy) {
     const auto in_tiers = [&](node_id node, std::size_t g) { return store_.has(node, g, record_reach::host_memory); };
     const auto blocks = continuing_blocks<State, decltype(in_tiers)>{state, found, in_tiers};
     const auto plan = plan_continuation(state, s, blocks, num_nodes);
@@ -430,8 +432,8 @@ class group_loads : public sequence_loads<Store, sequence_load> {
       targets.insert(targets.end(), filled.blocks.begin(), filled.blocks.end());
     }
     const auto from = sources_of(records);
-    if (!store_.transfers().order(on) || (!plan.copies.empty() && !copy(plan.copies)) ||
-        (!records.empty() && !store_.transfers().copy_to_device(records, targets, on))) {
+    if (!store_.transfers().order(stream) || (!plan.copies.empty() && !copy(plan.copies)) ||
+        (!records.empty() && !store_.transfers().copy_to_device(records, targets, stream))) {
       return false;
     }
     take_continuation(state, s, plan, found.node(num_nodes - 1));

@@ -164,8 +164,8 @@ struct session_reading {
   return bytes;
 }
 
-/// Whether the numbers of a head go together, so that sums and places of its records are right. A head that is whole may
-/// be of another program.
+/// Whether the numbers of a head go together, so that sums and places of its records are right. A head that is whole
+/// may be of another program.
 [[nodiscard]] inline bool is_consistent(const session_head& head) noexcept {
   constexpr auto limit = std::int64_t{std::numeric_limits<std::int32_t>::max()};
   const auto is_place = [](std::int64_t number) { return number >= 0 && number <= limit; };
@@ -474,14 +474,15 @@ class blocks_for_hits {
 /// A sequence with blocks for all of a session's tokens. Nothing is loading for it: what no tier has at hand is in the
 /// session.
 template <class Cache>
-[[nodiscard]] result<admission> create_from(Cache& cache, const session_head& head, typename Cache::stream on) {
+[[nodiscard]] result<admission> create_from(Cache& cache, const session_head& head,
+                                            typename Cache::stream_type stream) {
   auto options = head.options;
   if constexpr (!has_groups<Cache>) {
     options.publish = options.publish && head.tables[0].first_place == 0;  // no blocks without K/V
   }
-  auto made = cache.create_sequence(token_run{head.tokens, head.keys}, options, on);
+  auto made = cache.create_sequence(token_run{head.tokens, head.keys}, options, stream);
   if constexpr (has_tiers<Cache>) {
-    if (const auto settled = made ? cache.settle(made->id, on) : result<std::int64_t>{made.error()}; settled) {
+    if (const auto settled = made ? cache.settle(made->id, stream) : result<std::int64_t>{made.error()}; settled) {
       made->num_cached_tokens = *settled;
       made->num_loading_tokens = 0;
     }
@@ -542,22 +543,22 @@ template <class Cache>
 /// Releases what lies behind the windows of the token at `first`, and commits. `saves_state`: if these are as many.
 template <class Cache>
 [[nodiscard]] result<void> commit_from(Cache& cache, sequence_id id, std::int64_t first, std::int64_t num_computed,
-                                       typename Cache::stream on, bool saves_state = false) noexcept {
+                                       typename Cache::stream_type stream, bool saves_state = false) noexcept {
   const auto dropped = cache.drop_behind_windows(id, first, saves_state);
-  return dropped ? cache.commit(id, num_computed, on) : dropped;
+  return dropped ? cache.commit(id, num_computed, stream) : dropped;
 }
 
 /// Publishes what was loaded, and releases what was not.
 template <class Cache>
 [[nodiscard]] result<void> finish_loading(Cache& cache, const admission& made, const session_head& head,
-                                          typename Cache::stream on) noexcept {
+                                          typename Cache::stream_type stream) noexcept {
   const auto num_computed = std::max(made.num_cached_tokens, head.num_computed_tokens);
   if constexpr (has_groups<Cache>) {
     const auto of_hit = longest_hit_of_length(cache, num_computed);  // the windows before it are published, too
     const bool has_windows = has_windows_of_hit(cache, head.tables, of_hit);
-    return commit_from(cache, made.id, has_windows ? of_hit : num_computed, num_computed, on);
+    return commit_from(cache, made.id, has_windows ? of_hit : num_computed, num_computed, stream);
   } else {
-    const auto committed = cache.commit(made.id, num_computed, on);
+    const auto committed = cache.commit(made.id, num_computed, stream);
     return committed ? cache.drop_before(made.id, head.tables[0].first_place * cache.config().block_size) : committed;
   }
 }
@@ -566,9 +567,9 @@ template <class Cache>
 /// `no_block`. A failure leaves no sequence; what it had published by then stays cached. May throw `std::bad_alloc`
 /// before it has changed anything.
 template <class Cache, class Load>
-[[nodiscard]] result<admission> start_from(Cache& cache, const session_head& head, typename Cache::stream on,
+[[nodiscard]] result<admission> start_from(Cache& cache, const session_head& head, typename Cache::stream_type stream,
                                            const Load& load) {
-  const auto made = create_from(cache, head, on);
+  const auto made = create_from(cache, head, stream);
   if (!made) {
     return made.error();
   }
@@ -583,14 +584,14 @@ template <class Cache, class Load>
         if (const auto loaded = load_parts({.saved_state = true, .newest_state = false}); !loaded) {
           return loaded;
         }
-        if (const auto saved = commit_from(cache, made->id, length, length, on, true); !saved) {
+        if (const auto saved = commit_from(cache, made->id, length, length, stream, true); !saved) {
           return saved;
         }
         parts = {.tokens = false};
       }
     }
     const auto loaded = load_parts(parts);
-    return loaded ? finish_loading(cache, *made, head, on) : loaded;
+    return loaded ? finish_loading(cache, *made, head, stream) : loaded;
   };
   if (const auto filled = with_memory(fill, error{error_code::out_of_memory, "memory to load a session"}); !filled) {
     static_cast<void>(cache.release(made->id));

@@ -63,8 +63,8 @@ class atomic_file {
     return about_file(write_whole(descriptor_, bytes), path_);
   }
 
-  /// Once, after everything was written. When the system cannot sync the folder, the file has its name already. May throw
-  /// `std::bad_alloc` before it has changed anything.
+  /// Once, after everything was written. When the system cannot sync the folder, the file has its name already. May
+  /// throw `std::bad_alloc` before it has changed anything.
   [[nodiscard]] result<void> finish() {
     const auto slash = path_.rfind('/');
     const auto folder = slash == std::string::npos ? std::string{"."} : path_.substr(0, slash + 1);
@@ -140,7 +140,7 @@ class session_records {
   template <class Backend>
   [[nodiscard]] result<void> exchange(Backend& backend, const block_storage_view& device,
                                       std::span<const block_id> blocks, swap_direction direction,
-                                      typename Backend::stream on) noexcept {
+                                      typename Backend::stream_type stream) noexcept {
     pairs_.clear();
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const auto block = static_cast<std::int32_t>(blocks[i]);
@@ -151,9 +151,10 @@ class session_records {
     }
     const auto host = format_.payloads(device, base_ + format_.header_bytes(), format_.record_bytes(),
                                        static_cast<std::int32_t>(most));
-    const auto copied = direction == swap_direction::to_host ? backend.swap_blocks(device, host, pairs_, direction, on)
-                                                             : backend.swap_blocks(host, device, pairs_, direction, on);
-    return copied ? backend.synchronize(on) : copied;
+    const auto copied = direction == swap_direction::to_host
+                            ? backend.swap_blocks(device, host, pairs_, direction, stream)
+                            : backend.swap_blocks(host, device, pairs_, direction, stream);
+    return copied ? backend.synchronize(stream) : copied;
   }
 
  private:
@@ -188,7 +189,7 @@ namespace detail {
 /// Saves a sequence to a file; `for_hits`: with blocks that others need to find its tokens. May throw `std::bad_alloc`.
 template <class Cache, class Memory>
 [[nodiscard]] result<void> save_sequence(Cache& cache, sequence_id id, const std::string& path,
-                                         const session_options<Memory>& options, typename Cache::stream on,
+                                         const session_options<Memory>& options, typename Cache::stream_type stream,
                                          bool for_hits = true) {
   auto records = session_records<Memory>{make_record_format(cache, options.model), options.memory};
   if (const auto checked = records.check_memory(); !checked) {
@@ -212,7 +213,7 @@ template <class Cache, class Memory>
   const auto blocks = std::span<const block_id>(session->blocks);
   for (std::size_t done = 0; written && done < blocks.size(); done += records.most) {
     const auto some = blocks.subspan(done, std::min(blocks.size() - done, records.most));
-    written = records.exchange(cache.backend(), cache.blocks(), some, swap_direction::to_host, on);
+    written = records.exchange(cache.backend(), cache.blocks(), some, swap_direction::to_host, stream);
     for (std::size_t i = 0; written && i < some.size(); ++i) {
       [[maybe_unused]] const auto sealed = records.seal(i, checksum, done + i);
       assert(sealed && "a header has room for a block's tokens");
@@ -224,7 +225,7 @@ template <class Cache, class Memory>
   if (!written) {
     return written;
   }
-  return kept.let_go() ? file->finish() : save_sequence(cache, id, path, options, on, false);
+  return kept.let_go() ? file->finish() : save_sequence(cache, id, path, options, stream, false);
 }
 
 /// A session's file that is whole and of this format. May throw `std::bad_alloc`.
@@ -305,7 +306,8 @@ class session_source {
 /// Restores a sequence from a file. May throw `std::bad_alloc`, and has changed nothing then.
 template <class Cache, class Memory>
 [[nodiscard]] result<admission> restore_sequence(Cache& cache, const std::string& path,
-                                                 const session_options<Memory>& options, typename Cache::stream on) {
+                                                 const session_options<Memory>& options,
+                                                 typename Cache::stream_type stream) {
   auto records = session_records<Memory>{make_record_format(cache, options.model), options.memory};
   if (const auto checked = records.check_memory(); !checked) {
     return checked.error();
@@ -314,10 +316,10 @@ template <class Cache, class Memory>
   if (!source) {
     return source.error();
   }
-  return start_from(cache, source->head(), on, [&](std::span<const block_id> blocks) {
+  return start_from(cache, source->head(), stream, [&](std::span<const block_id> blocks) {
     return source->for_each_batch([&](std::size_t first, std::size_t count) {
       return records.exchange(cache.backend(), cache.blocks(), blocks.subspan(first, count), swap_direction::from_host,
-                              on);
+                              stream);
     });
   });
 }
@@ -327,7 +329,7 @@ template <class Cache, class Memory>
 /// Saves a sequence of any cache to a file, which appears when it is complete and on the disk:
 /// tokens, keys, salt, options, and all blocks that it holds, those of its state included; where layers differ, also
 /// cached blocks that the longest hit of its tokens needs, if the cache has room for a pin, which holds them meanwhile.
-/// K/V must be written ahead of `on`; the call waits for that. Nothing else may change the sequence meanwhile.
+/// K/V must be written ahead of `stream`; the call waits for that. Nothing else may change the sequence meanwhile.
 ///
 /// Errors: `invalid_argument` while tokens of the prompt are still to be appended, and for `contents` that are not the
 /// sequence's, or missing where blocks were dropped; those of `describe`; `backend_failure` with the system's words;
@@ -336,8 +338,8 @@ template <class Cache, allocator Memory = host_allocator>
   requires swaps_blocks<typename Cache::backend_type>
 [[nodiscard]] result<void> save_sequence(Cache& cache, sequence_id id, const std::string& path,
                                          const session_options<Memory>& options = {},
-                                         typename Cache::stream on = {}) noexcept {
-  const auto save = [&] { return detail::save_sequence(cache, id, path, options, on); };
+                                         typename Cache::stream_type stream = {}) noexcept {
+  const auto save = [&] { return detail::save_sequence(cache, id, path, options, stream); };
   return detail::with_memory(save, error{error_code::out_of_memory, "memory to save a session"});
 }
 
@@ -354,8 +356,8 @@ template <class Cache, allocator Memory = host_allocator>
   requires swaps_blocks<typename Cache::backend_type>
 [[nodiscard]] result<admission> restore_sequence(Cache& cache, const std::string& path,
                                                  const session_options<Memory>& options = {},
-                                                 typename Cache::stream on = {}) noexcept {
-  const auto restore = [&] { return detail::restore_sequence(cache, path, options, on); };
+                                                 typename Cache::stream_type stream = {}) noexcept {
+  const auto restore = [&] { return detail::restore_sequence(cache, path, options, stream); };
   return detail::with_memory(restore, error{error_code::out_of_memory, "memory to restore a session"});
 }
 

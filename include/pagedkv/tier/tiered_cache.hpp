@@ -153,7 +153,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using host_tier_type = typename parts::host;
   using slower_tiers_type = typename detail::tuple_of<typename parts::slower>::type;
   using groups_type = typename device::groups_type;
-  using stream = typename device::stream;
+  using stream_type = typename device::stream_type;
   using clock = std::chrono::steady_clock;
 
   /// Host memory and the slower ones; then as in `kv_cache`.
@@ -219,22 +219,22 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     }
   }
 
-  /// Does what `kv_cache::create_sequence` does. Records in host memory that continue what the device has are copied to the
-  /// sequence's own blocks, on `on`, and count as cached. Records in slower tiers begin to load, up to
+  /// Does what `kv_cache::create_sequence` does. Records in host memory that continue what the device has are copied to
+  /// the sequence's own blocks, on `stream`, and count as cached. Records in slower tiers begin to load, up to
   /// `num_loading_tokens` behind the cached ones: see `settle`. Errors: those of `kv_cache`; none of a tier's.
   [[nodiscard]] result<admission> create_sequence(const token_run& prompt,
                                                   const sequence_options& options = default_sequence_options,
-                                                  stream on = {}) noexcept {
+                                                  stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     before_hits();
-    auto made = device::create_sequence(prompt, options, on);
+    auto made = device::create_sequence(prompt, options, stream);
     if (made) {
-      note_hits(*made, on);
+      note_hits(*made, stream);
       if (store_.may_know()) {
-        continue_from_tiers(*made, prompt, options, on);
+        continue_from_tiers(*made, prompt, options, stream);
       }
     }
-    store_.transfers().flush(on);
+    store_.transfers().flush(stream);
     return made;
   }
 
@@ -273,64 +273,66 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
 
   /// Ends a load. The sequence shares the device's blocks with what it waited for, where another sequence has published
   /// them by now; its own ones in their place are released. It copies what has arrived behind these, without a gap, to
-  /// its own blocks, on `on`, and commits it. Returns the number of tokens with K/V; those behind are to be computed.
-  /// Call it before any of them is. Without a load, it changes nothing. Linear in the blocks of the load. Errors:
-  /// `unknown_sequence`, `sequence_busy`.
-  [[nodiscard]] result<std::int64_t> settle(sequence_id id, stream on = {}) noexcept {
+  /// its own blocks, on `stream`, and commits it. Returns the number of tokens with K/V; those behind are to be
+  /// computed. Call it before any of them is. Without a load, it changes nothing. Linear in the blocks of the load.
+  /// Errors: `unknown_sequence`, `sequence_busy`.
+  [[nodiscard]] result<std::int64_t> settle(sequence_id id, stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     store_.transfers().progress();
-    auto num_tokens = device::visit_sequence(id, on, [&](auto& state, auto& s, detail::block_copier copy) {
-      loads_.settle(state, s, id, on, copy);
+    auto num_tokens = device::visit_sequence(id, stream, [&](auto& state, auto& s, detail::block_copier copy) {
+      loads_.settle(state, s, id, stream, copy);
       return result<std::int64_t>{s.num_computed_tokens};
     });
-    store_.transfers().flush(on);
+    store_.transfers().flush(stream);
     return num_tokens;
   }
 
-  /// Does the same as in `kv_cache`; victims are copied to host memory on `on`.
-  [[nodiscard]] result<void> append(sequence_id id, token next, stream on = {}) noexcept {
+  /// Does the same as in `kv_cache`; victims are copied to host memory on `stream`.
+  [[nodiscard]] result<void> append(sequence_id id, token next, stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto saving = victims_saved{store_, on};
-    return device::append(id, next, on);
+    const auto saving = victims_saved{store_, stream};
+    return device::append(id, next, stream);
   }
-  [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream on = {}) noexcept {
+  [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto saving = victims_saved{store_, on};
-    return device::append(id, run, on);
+    const auto saving = victims_saved{store_, stream};
+    return device::append(id, run, stream);
   }
   /// Does the same as in `kv_cache`; its victims go where those of `append` do.
-  [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream on = {}) noexcept {
+  [[nodiscard]] result<void> reserve_slots(sequence_id id, std::int64_t num_ahead, stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto saving = victims_saved{store_, on};
-    return device::reserve_slots(id, num_ahead, on);
+    const auto saving = victims_saved{store_, stream};
+    return device::reserve_slots(id, num_ahead, stream);
   }
   /// Does the same as in `kv_cache`; its victims go where those of `append` do.
   [[nodiscard]] result<batch_outcome> append_batch(std::span<const batch_entry> entries, const batch_buffers& out,
-                                                   stream on = {}) noexcept {
+                                                   stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto saving = victims_saved{store_, on};
+    const auto saving = victims_saved{store_, stream};
     const auto committing = commits_heard{store_};
-    return device::append_batch(entries, out, on);
+    return device::append_batch(entries, out, stream);
   }
-  /// Does what `kv_cache::commit` does; what is written through is copied on `on`, so its kernels are enqueued before.
-  [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, stream on = {}) noexcept {
+  /// Does what `kv_cache::commit` does; what is written through is copied on `stream`, so its kernels are enqueued
+  /// before.
+  [[nodiscard]] result<void> commit(sequence_id id, std::int64_t num_tokens, stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto saving = victims_saved{store_, on};
+    const auto saving = victims_saved{store_, stream};
     const auto committing = commits_heard{store_};
     if constexpr (layers_differ) {
-      return device::commit(id, num_tokens, on);
+      return device::commit(id, num_tokens, stream);
     } else {
       return device::commit(id, num_tokens);
     }
   }
   /// Does the same as in `kv_cache`; its victims go where those of `append` do.
-  [[nodiscard]] result<sequence_id> fork(sequence_id id, stream on = {}) noexcept {
+  [[nodiscard]] result<sequence_id> fork(sequence_id id, stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    const auto saving = victims_saved{store_, on};
-    return device::fork(id, on);
+    const auto saving = victims_saved{store_, stream};
+    return device::fork(id, stream);
   }
 
-  /// Does what `kv_cache::drop_before` does, but keeps the last full block that was committed, which the next one continues.
+  /// Does what `kv_cache::drop_before` does, but keeps the last full block that was committed, which the next one
+  /// continues.
   [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
     static_assert(!layers_differ, "groups with a window release their blocks by themselves: give them a window");
     const auto guard = exclusive_guard{mutex_};
@@ -412,28 +414,28 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   }
 
   /// Does the same as in `kv_cache`.
-  [[nodiscard]] result<std::vector<block_pair>> compact(stream on = {}) noexcept {
+  [[nodiscard]] result<std::vector<block_pair>> compact(stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    auto moves = device::compact(on);
+    auto moves = device::compact(stream);
     rename(moves);
     return moves;
   }
-  /// Does the same as in `kv_cache`; victims are copied to host memory on `on`.
-  [[nodiscard]] result<std::int64_t> evict(std::span<block_id> blocks, step_id step, stream on = {}) noexcept {
+  /// Does the same as in `kv_cache`; victims are copied to host memory on `stream`.
+  [[nodiscard]] result<std::int64_t> evict(std::span<block_id> blocks, step_id step, stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto num_evicted = device::evict(blocks, step);
-    store_.transfers().flush(on);
+    store_.transfers().flush(stream);
     return num_evicted;
   }
-  /// Does what `kv_cache::resize` does; victims are copied to host memory on `on` before their memory goes to others.
-  /// With a `resizable_allocator`, some are not, and count as lost writes.
-  [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream on = {}) noexcept {
+  /// Does what `kv_cache::resize` does; victims are copied to host memory on `stream` before their memory goes to
+  /// others. With a `resizable_allocator`, some are not, and count as lost writes.
+  [[nodiscard]] result<std::vector<block_pair>> resize(std::int32_t num_blocks, stream_type stream = {}) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    auto moves = device::resize(num_blocks, on);
+    auto moves = device::resize(num_blocks, stream);
     if constexpr (resizable_allocator<allocator_type>) {
       store_.transfers().forget_pending();
     } else {
-      store_.transfers().flush(on);
+      store_.transfers().flush(stream);
     }
     rename(moves);
     return moves;
@@ -463,8 +465,8 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using device::view;
   using device::write;
 
-  /// How much of a prompt `create_sequence` would find now, and where; takes and loads nothing. At most all but the last
-  /// token, in whole blocks, or with groups in whole nodes. Linear in the prompt.
+  /// How much of a prompt `create_sequence` would find now, and where; takes and loads nothing. At most all but the
+  /// last token, in whole blocks, or with groups in whole nodes. Linear in the prompt.
   [[nodiscard]] prefix_reach find_prefix_in_tiers(const token_run& run, salt salt = salt::none) const noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto size = block_size();
@@ -570,11 +572,11 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// Flushes at the end of an operation, whose result is then returned without a copy.
   struct [[nodiscard]] victims_saved {
     store_type& store;
-    const stream& on;
+    const stream_type& target;
 
     ~victims_saved() {
       if (store.transfers().has_pending()) [[unlikely]] {
-        store.transfers().flush(on);
+        store.transfers().flush(target);
       }
     }
   };
@@ -674,11 +676,11 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
       store_.forget_shared();
     }
   }
-  void note_hits([[maybe_unused]] const admission& made, [[maybe_unused]] stream on) noexcept {
+  void note_hits([[maybe_unused]] const admission& made, [[maybe_unused]] stream_type stream) noexcept {
     if constexpr (!layers_differ) {
       store_.note_hits();
     } else if (made.num_cached_tokens != 0) {
-      visit(made.id, on, [&](auto&, auto& s, auto&) { store_.note_hit(s.tail.node); });
+      visit(made.id, stream, [&](auto&, auto& s, auto&) { store_.note_hit(s.tail.node); });
     }
   }
   void end_load_beyond(sequence_id id, std::int64_t num_tokens) noexcept {
@@ -689,31 +691,32 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
 
   /// Takes from the tiers what continues a new sequence's device blocks.
   [[gnu::noinline]] void continue_from_tiers(admission& made, const token_run& prompt, const sequence_options& options,
-                                             stream on) noexcept {
+                                             stream_type stream) noexcept {
     store_.transfers().progress();
     const auto chunks = detail::prompt_plan{std::ssize(prompt.tokens), device::config().block_size,
                                             options.max_cached_tokens, options.first_chunk};
     auto offer = typename loads_type::offer{};
-    visit(made.id, on, [&](auto& state, auto& s, auto&) { offer = loads_.find(state, s, prompt, chunks.max_hits()); });
+    visit(made.id, stream,
+          [&](auto& state, auto& s, auto&) { offer = loads_.find(state, s, prompt, chunks.max_hits()); });
     if (offer.end > offer.first) {
-      lengthen(made, prompt, chunks.length(offer.end), on);
-      store_.transfers().flush(on);  // victims go before their blocks get other contents
-      visit(made.id, on, [&](auto& state, auto& s, detail::block_copier copy) {
-        made.num_cached_tokens += loads_.take(state, s, offer, on, copy);
+      lengthen(made, prompt, chunks.length(offer.end), stream);
+      store_.transfers().flush(stream);  // victims go before their blocks get other contents
+      visit(made.id, stream, [&](auto& state, auto& s, detail::block_copier copy) {
+        made.num_cached_tokens += loads_.take(state, s, offer, stream, copy);
         made.num_loading_tokens = loads_.begin(state, s, made.id, offer);
       });
       loads_.let_go(offer);
       const auto num_found = made.num_cached_tokens + made.num_loading_tokens;
-      shorten(made, chunks.length(static_cast<std::size_t>(num_found / device::config().block_size)), on);
+      shorten(made, chunks.length(static_cast<std::size_t>(num_found / device::config().block_size)), stream);
     }
     store_.transfers().progress();
   }
 
   /// Calls `body(state, sequence, copy)` inside a sequence that there is.
   template <class Body>
-  void visit(sequence_id id, stream on, Body&& body) noexcept {
+  void visit(sequence_id id, stream_type stream, Body&& body) noexcept {
     static_cast<void>(
-        device::visit_sequence(id, on, [&](auto& state, auto& s, detail::block_copier copy) -> result<void> {
+        device::visit_sequence(id, stream, [&](auto& state, auto& s, detail::block_copier copy) -> result<void> {
           body(state, s, copy);
           return {};
         }));
@@ -721,23 +724,23 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
 
   /// Appends more of the prompt, where the first chunk ends before it, because more is cached. Changes nothing when
   /// there is no room.
-  void lengthen(admission& made, const token_run& prompt, std::int64_t num_tokens, stream on) noexcept {
+  void lengthen(admission& made, const token_run& prompt, std::int64_t num_tokens, stream_type stream) noexcept {
     if (num_tokens <= made.num_tokens) {
       return;
     }
     const auto more = prompt.tokens.subspan(static_cast<std::size_t>(made.num_tokens),
                                             static_cast<std::size_t>(num_tokens - made.num_tokens));
-    if (device::append(made.id, token_run{more}, on)) {
+    if (device::append(made.id, token_run{more}, stream)) {
       note_length(made, num_tokens);
     }
   }
 
   /// Cuts off what no load has begun to bring. The prompt is as long as before, and has its keys.
-  void shorten(admission& made, std::int64_t num_tokens, stream on) noexcept {
+  void shorten(admission& made, std::int64_t num_tokens, stream_type stream) noexcept {
     if (num_tokens >= made.num_tokens) {
       return;
     }
-    visit(made.id, on, [&](auto& state, auto& s, auto&) {
+    visit(made.id, stream, [&](auto& state, auto& s, auto&) {
       const auto num_prompt = s.num_prompt_tokens;
       auto all_keys = std::exchange(s.keys, {});
       static_cast<void>(detail::truncate(state, s, num_tokens, [](auto&& hide) { hide(); }));

@@ -152,7 +152,7 @@ PAGEDKV_PAIRS_NOINLINE void multiply_key_pairs(const row_set& set, const tile& t
   PAGEDKV_UNROLL for (auto i = 0; i < lanes; ++i) { sums[i] = pair_sums<Element>{}; }
   for (auto d = 0; d < t.dim; d += run) {
     const auto* const due = t.ahead == nullptr ? nullptr : t.ahead->take(run_bytes);
-    ints line[Parts];
+    ints line[static_cast<std::size_t>(Parts)];
     PAGEDKV_UNROLL for (auto part = 0; part < Parts; ++part) {
       line[part] = read<ints>(query + part * bytes_of_lines<Rows>(t.dim));
     }

@@ -68,14 +68,14 @@ namespace detail {
 template <class P>
 concept keeps_no_kv = has_keeps_kv<P> && requires { requires !P::keeps_kv; };
 template <class P, class Cache>
-concept has_save =
-    keeps_no_kv<P> || requires(P policy, Cache& cache, const preemption_candidate& request, typename Cache::stream on) {
-      { policy.save(cache, request, on) } noexcept;
-    };
+concept has_save = keeps_no_kv<P> || requires(P policy, Cache& cache, const preemption_candidate& request,
+                                              typename Cache::stream_type stream) {
+  { policy.save(cache, request, stream) } noexcept;
+};
 template <class P, class Cache>
 concept has_restore = keeps_no_kv<P> || requires(P policy, Cache& cache, const preemption_candidate& request,
-                                                 std::int64_t num_cached, typename Cache::stream on) {
-  { policy.restore(cache, request, num_cached, on) } noexcept -> std::same_as<std::int64_t>;
+                                                 std::int64_t num_cached, typename Cache::stream_type stream) {
+  { policy.restore(cache, request, num_cached, stream) } noexcept -> std::same_as<std::int64_t>;
 };
 template <class P>
 concept has_discard = keeps_no_kv<P> || requires(P policy, request_id id) {
@@ -89,8 +89,8 @@ concept has_discard = keeps_no_kv<P> || requires(P policy, request_id id) {
 ///
 /// | requirement                                   | meaning                                                           |
 /// |-----------------------------------------------|-------------------------------------------------------------------|
-/// | `p.save(cache, request, on)`                  | the sequence of `request` is released next: copy its K/V          |
-/// | `p.restore(cache, request, num_cached, on)`   | `request` has a new sequence, whose first `num_cached` tokens are |
+/// | `p.save(cache, request, stream)`              | the sequence of `request` is released next: copy its K/V          |
+/// | `p.restore(cache, request, num_cached, stream)`   | `request` has a new sequence, whose first `num_cached` tokens are |
 /// |                                               | cached: copy back what was saved, forget it, and return how many  |
 /// |                                               | leading tokens need no computing                                  |
 /// | `p.discard(id)`                               | the request has ended: forget what was saved of it, if anything   |
@@ -135,14 +135,15 @@ struct preemption_axis {
     static_assert(unmet != 3,
                   "this type is nearly a preemption policy: `name` is missing or has another type; write `static "
                   "constexpr std::string_view name`");
-    static_assert(unmet != 4,
-                  "this type is nearly a preemption policy: `save` is missing, may throw or has another form; write "
-                  "`void save(Cache& cache, const preemption_candidate& request, stream on) noexcept`, which goes "
-                  "with `keeps_kv`");
+    static_assert(
+        unmet != 4,
+        "this type is nearly a preemption policy: `save` is missing, may throw or has another form; write "
+        "`void save(Cache& cache, const preemption_candidate& request, stream_type stream) noexcept`, which goes "
+        "with `keeps_kv`");
     static_assert(unmet != 5,
                   "this type is nearly a preemption policy: `restore` is missing, may throw or has another form; "
                   "write `std::int64_t restore(Cache& cache, const preemption_candidate& request, std::int64_t "
-                  "num_cached, stream on) noexcept`, which goes with `keeps_kv`");
+                  "num_cached, stream_type stream) noexcept`, which goes with `keeps_kv`");
     static_assert(unmet != 6,
                   "this type is nearly a preemption policy: `discard` is missing, may throw or has another form; "
                   "write `void discard(request_id id) noexcept`, which goes with `keeps_kv`");
