@@ -63,7 +63,7 @@ class prompt_maker {
   return static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// New blocks of requests that take several at once, and those of them that whole groups of eight could hold.
+/// New blocks of requests that take several at once, and those of them that whole octets could hold.
 struct new_blocks {
   std::int64_t together = 0;
   std::int64_t in_groups = 0;

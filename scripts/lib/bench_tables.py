@@ -249,7 +249,7 @@ TABLES = {
         ],
     ),
     "late_runs": (
-        ["blocks in the pool", "in runs", "without", "at most, in whole groups of eight"],
+        ["blocks in the pool", "in runs", "without", "at most, in whole octets"],
         [
             [f"{num_blocks:,}", *with_and_without_runs(num_blocks, "late_in_runs"), runs("contiguous_runs", num_blocks, "late_at_most")]
             for num_blocks in (9139, 18279, 50000)

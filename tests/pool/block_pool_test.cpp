@@ -405,27 +405,27 @@ TEST_CASE("where runs are preferred, as many free blocks as are needed are enoug
 }
 
 TEST_CASE("a run is completed by evictions of old blocks, not of young ones", "[block_pool]") {
-  constexpr auto num_groups = std::size_t{50};
-  constexpr auto group_size = run_free_list::group_size;
-  auto test = pool_under_test<lru, single_thread, contiguous_runs>{num_groups * group_size};
-  for (const auto block : test.allocate(num_groups * group_size)) {
+  constexpr auto num_octets = std::size_t{50};
+  constexpr auto octet_size = run_free_list::octet_size;
+  auto test = pool_under_test<lru, single_thread, contiguous_runs>{num_octets * octet_size};
+  for (const auto block : test.allocate(num_octets * octet_size)) {
     test.pool.publish(block);
   }
-  // The oldest block of each group first, then the others, those of the last group first.
-  for (auto group = std::size_t{0}; group < num_groups; ++group) {
-    test.pool.release(to_block(group * group_size), {});
+  // The oldest block of each octet first, then the others, those of the last octet first.
+  for (auto octet = std::size_t{0}; octet < num_octets; ++octet) {
+    test.pool.release(to_block(octet * octet_size), {});
   }
-  for (auto group = num_groups; group-- > 0;) {
-    for (auto i = std::size_t{1}; i < group_size; ++i) {
-      test.pool.release(to_block(group * group_size + i), {});
+  for (auto octet = num_octets; octet-- > 0;) {
+    for (auto i = std::size_t{1}; i < octet_size; ++i) {
+      test.pool.release(to_block(octet * octet_size + i), {});
     }
   }
-  const auto taken = test.allocate(group_size);
-  REQUIRE(taken.size() == group_size);
-  CHECK(to_index(taken.front()) % group_size == 0);
-  CHECK(to_index(taken.back()) == to_index(taken.front()) + group_size - 1);
-  // Of the eight groups from which a block was evicted in turn, the search passes those with young blocks.
-  CHECK(to_index(taken.front()) / group_size >= num_groups / 3);
+  const auto taken = test.allocate(octet_size);
+  REQUIRE(taken.size() == octet_size);
+  CHECK(to_index(taken.front()) % octet_size == 0);
+  CHECK(to_index(taken.back()) == to_index(taken.front()) + octet_size - 1);
+  // Of the eight octets from which a block was evicted in turn, the search passes those with young blocks.
+  CHECK(to_index(taken.front()) / octet_size >= num_octets / 3);
 }
 
 TEST_CASE("a pool counts the free blocks that a thread took from another", "[block_pool]") {

@@ -16,17 +16,17 @@ namespace {
 
 using namespace pagedkv;
 
-constexpr auto group_size = run_free_list::group_size;
+constexpr auto octet_size = run_free_list::octet_size;
 
-[[nodiscard]] std::vector<std::size_t> free_by_group(const std::set<block_id>& free, std::size_t num_blocks) {
-  auto counts = std::vector<std::size_t>((num_blocks + group_size - 1) / group_size);
+[[nodiscard]] std::vector<std::size_t> free_by_octet(const std::set<block_id>& free, std::size_t num_blocks) {
+  auto counts = std::vector<std::size_t>((num_blocks + octet_size - 1) / octet_size);
   for (const auto block : free) {
-    ++counts[to_index(block) / group_size];
+    ++counts[to_index(block) / octet_size];
   }
   return counts;
 }
 
-/// Blocks that a search of every group would take in whole groups, and the groups that it may break for the others.
+/// Blocks that a search of every octet would take in whole octets, and the octets that it may break for the others.
 struct naive {
   std::size_t num_whole = 0;
   std::size_t num_to_take = 0;
@@ -34,16 +34,16 @@ struct naive {
 
 [[nodiscard]] naive search(const std::set<block_id>& free, std::size_t num_blocks, std::size_t wanted) {
   auto found = naive{};
-  for (const auto count : free_by_group(free, num_blocks)) {
-    found.num_whole += count == group_size;
+  for (const auto count : free_by_octet(free, num_blocks)) {
+    found.num_whole += count == octet_size;
   }
-  found.num_to_take = std::min(found.num_whole, wanted / group_size);
+  found.num_to_take = std::min(found.num_whole, wanted / octet_size);
   return found;
 }
 
 }  // namespace
 
-TEST_CASE("blocks are taken in whole groups, and others from groups that are in pieces", "[free_list][random]") {
+TEST_CASE("blocks are taken in whole octets, and others from octets that are in pieces", "[free_list][random]") {
   const auto seed = GENERATE(take(20, random(0U, 0xffff'ffffU)));
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -57,25 +57,25 @@ TEST_CASE("blocks are taken in whole groups, and others from groups that are in 
   for (auto step = 0; step < 500; ++step) {
     auto taken = std::vector<block_id>(random() % 40);
     const auto expected = search(free, num_blocks, taken.size());
-    const auto before = free_by_group(free, num_blocks);
+    const auto before = free_by_octet(free, num_blocks);
     REQUIRE(list.num_whole() == static_cast<std::int32_t>(expected.num_whole));
     REQUIRE(list.take(taken) == std::min(taken.size(), free.size()));
     taken.resize(std::min(taken.size(), free.size()));
     for (const auto block : taken) {
       REQUIRE(free.erase(block) == 1);
     }
-    const auto after = free_by_group(free, num_blocks);
-    for (std::size_t i = 0; i < expected.num_to_take * group_size; ++i) {
-      REQUIRE(before[to_index(taken[i]) / group_size] == group_size);
-      REQUIRE((i % group_size == 0 || to_index(taken[i]) == to_index(taken[i - 1]) + 1));
+    const auto after = free_by_octet(free, num_blocks);
+    for (std::size_t i = 0; i < expected.num_to_take * octet_size; ++i) {
+      REQUIRE(before[to_index(taken[i]) / octet_size] == octet_size);
+      REQUIRE((i % octet_size == 0 || to_index(taken[i]) == to_index(taken[i - 1]) + 1));
     }
-    // A whole group is broken only where the others have no block left.
+    // A whole octet is broken only where the others have no block left.
     auto num_broken = std::size_t{0};
     auto num_left = std::size_t{0};
-    for (std::size_t group = 0; group < before.size(); ++group) {
-      const auto was_whole = before[group] == group_size;
-      num_broken += was_whole && after[group] != group_size;
-      num_left += was_whole ? 0 : after[group];
+    for (std::size_t octet = 0; octet < before.size(); ++octet) {
+      const auto was_whole = before[octet] == octet_size;
+      num_broken += was_whole && after[octet] != octet_size;
+      num_left += was_whole ? 0 : after[octet];
     }
     REQUIRE((num_broken == expected.num_to_take || num_left == 0));
     REQUIRE(list.size() == static_cast<std::int32_t>(free.size()));
@@ -90,7 +90,7 @@ TEST_CASE("blocks are taken in whole groups, and others from groups that are in 
   }
 }
 
-TEST_CASE("neighbouring groups are taken together, with the blocks behind them", "[free_list]") {
+TEST_CASE("neighbouring octets are taken together, with the blocks behind them", "[free_list]") {
   auto list = run_free_list{40};
   auto all = std::array<block_id, 40>{};
   REQUIRE(list.take(all) == 40);

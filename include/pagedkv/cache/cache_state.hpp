@@ -161,6 +161,8 @@ struct cache_state {
       state.index.erase(block);
     }
   };
+  static_assert(pruned_chains<watched_index> && linked_chains<watched_index>);
+
   [[nodiscard]] watched_index chains() noexcept { return {*this}; }
   /// Chains without events.
   [[nodiscard]] auto& silent_chains() noexcept { return index; }

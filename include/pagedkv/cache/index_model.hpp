@@ -27,7 +27,7 @@ namespace pagedkv {
 /// | `s.tokens_per_node()`                | how many tokens a node has                                                |
 /// | `s.commits_only_publish()`           | whether a commit that reaches the end of no node does no more than note it |
 /// | `s.guard_nodes()`                    | keeps other threads out of nodes and pool, where the components do not    |
-/// | `s.chains()`, `s.silent_chains()`    | the nodes as the pool's searches for victims see them; without events     |
+/// | `s.chains()`, `s.silent_chains()`    | the nodes as `block_chains`, for the pool; without events                 |
 /// | `s.free_useless(fence, freed)`       | frees what evictions made useless, and calls `freed(block)`               |
 /// | `s.retire_step(step)`                | ends a step                                                               |
 /// | `s.index_bytes()`                    | bytes of the nodes                                                        |

@@ -442,9 +442,9 @@ class basic_kv_cache {
     const auto guard = shared_guard{mutex_};
     return detail::copy_block_table(state_, id, blocks, first_block, group);
   }
-  /// The same of a pin: the blocks that a hit of its prefix shares, or of which it copies a part; of a window, those of
-  /// leading tokens, then those that the next token reads, and the blocks of a saved state. Errors: `unknown_pin`;
-  /// under `lock_free`, `sequence_busy` while another thread ends it; those above.
+  /// Copies a group's blocks of a pin: those that a hit of its prefix shares, or of which it copies a part; of a
+  /// window, those of leading tokens, then those that the next token reads, and the blocks of a saved state. Errors:
+  /// `unknown_pin`; under `lock_free`, `sequence_busy` while another thread ends it; those above.
   [[nodiscard]] result<std::size_t> block_table(pin_id id, std::span<block_id> blocks, std::size_t first_block = 0,
                                                 std::size_t group = 0) const noexcept {
     const auto guard = shared_guard{mutex_};

@@ -113,7 +113,7 @@ struct release_numbers {
 /// threads there are, for the same instruction set, which the processor must support. Blocks before every query's
 /// window are not read and may be `no_block`.
 ///
-/// For g++ and clang; nvcc does not compile this header.
+/// g++ and clang compile this header; nvcc does not.
 ///
 /// Errors, before anything is written: `invalid_argument` for a layer, a layout that is not strided, a number of heads,
 /// a negative window or cap, rows of queries or results of another shape, a row pointer, the length of a last block,

@@ -4,6 +4,7 @@
 #include <pagedkv/policy/free_list/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/policy/locking/parts/mutexes.hpp>
+#include <pagedkv/pool/block_chains.hpp>
 #include <pagedkv/pool/block_retirement.hpp>
 #include <pagedkv/pool/block_states.hpp>
 #include <pagedkv/pool/free_lists.hpp>
@@ -31,10 +32,7 @@ inline constexpr bool searches_runs_for = !FreeList::prefers_runs || !Family::co
 /// capacity; ids from the size on are outside the pool.
 ///
 /// Every transition is one compare-and-swap on the block's word (see `block_state`); free list, eviction order and
-/// counts follow it. `Chains` below is the prefix index: `has_children(id)`, `has_twin(id, stays)`, `detach(id)`,
-/// `attach(id)`, `erase(id)`, `withdraw(id)`; for a free list that prefers runs, also `num_children(id)` and `parent(id)`;
-/// for that and `allocate_in_turn`, `free_useless()`, which frees blocks that evictions have made useless, and returns
-/// their number.
+/// counts follow it. With a free list that prefers runs, chains are `pruned_chains` and `linked_chains`, too.
 template <locking Locking, eviction_policy Eviction, free_list_policy FreeList>
 class block_pool {
  public:
@@ -110,7 +108,7 @@ class block_pool {
 
   /// Fills `blocks` with ids, each in use once: free ones first, then victims, which are erased from `chains` and added
   /// to `num_evicted`. All or nothing: false if there are not enough. To make runs, may evict more than it needs.
-  template <class Chains>
+  template <block_chains Chains>
   [[nodiscard]] bool allocate(std::span<block_id> blocks, Chains& chains, timestamp now,
                               std::int64_t& num_evicted) noexcept {
     if (!may_supply(blocks.size())) {
@@ -156,7 +154,7 @@ class block_pool {
   /// `allocate`, where an eviction makes other blocks useless, or the tails of their chains: each victim is erased, and
   /// what became useless is free, before the next one is chosen. Requires that so many blocks are available, and that no
   /// other thread uses the pool.
-  template <class Chains>
+  template <pruned_chains Chains>
   void allocate_in_turn(std::span<block_id> blocks, Chains& chains, timestamp now, std::int64_t& num_evicted) noexcept {
     for (auto& block : blocks) {
       block = free_.pop();
@@ -175,7 +173,7 @@ class block_pool {
   /// erased from `chains`; then the steps up to `fence` may read them, and when those have retired, they are free. So a
   /// transfer that begins as a step can copy the contents elsewhere. A fence of 0 frees at once. Returns the number of
   /// victims.
-  template <class Chains>
+  template <block_chains Chains>
   [[nodiscard]] std::size_t evict(std::span<block_id> blocks, Chains& chains, timestamp now,
                                   std::uint32_t fence) noexcept {
     auto num_evicted = std::size_t{0};
@@ -193,7 +191,7 @@ class block_pool {
 
   /// Evicts a block at once, whatever the policy's order, for a caller that must get one although the policy offers none.
   /// Returns how many: none if no block is evictable, or the policy does not evict.
-  template <class Chains>
+  template <block_chains Chains>
   [[nodiscard]] std::int64_t evict_any(Chains& chains) noexcept {
     const auto block = evicts<Eviction> ? victims_.claim_any(states_, chains) : no_block;
     if (block == no_block) {
@@ -292,7 +290,7 @@ class block_pool {
   }
   /// Frees a withdrawn block without references, as soon as the steps up to its fence have retired, and erases it from
   /// `chains`.
-  template <class Chains>
+  template <block_chains Chains>
   void free_withdrawn(block_id block, Chains& chains) noexcept {
     chains.detach(block);
     chains.erase(block);
@@ -329,7 +327,7 @@ class block_pool {
   void note_twin(block_id block) noexcept { victims_.note_twin(block, states_); }
 
   /// Frees every evictable block and erases it from `chains`; returns their number.
-  template <class Chains>
+  template <block_chains Chains>
   std::int64_t forget_evictable(Chains& chains) noexcept {
     auto num_forgotten = std::int64_t{0};
     for (auto block = block_id{0}; block < block_id{size()}; block = next(block)) {
@@ -412,7 +410,7 @@ class block_pool {
 
   /// Removes the ids from a new size on. Evicts the evictable ones among them. False when other blocks are there, or
   /// another thread has its hands on one; then the pool keeps its size and its blocks.
-  template <class Chains>
+  template <block_chains Chains>
   [[nodiscard]] bool shrink_to(std::int32_t num_blocks, Chains& chains, std::int64_t& num_evicted) noexcept {
     const auto first = block_id{num_blocks};
     const auto end = block_id{size()};
@@ -454,8 +452,8 @@ class block_pool {
   // Searches for a block. Leases are short, so retry; give up at last, because the thread that has one may be stopped.
   static constexpr auto max_attempts = Locking::family::concurrent ? 16 : 1;
 
-  // Groups that one allocation searches. Bounds what a search costs in a pool without groups that may go.
-  static constexpr auto most_groups_searched = std::size_t{1024};
+  // Octets that one allocation searches. Bounds what a search costs in a pool without octets that may go.
+  static constexpr auto most_octets_searched = std::size_t{1024};
 
   static_assert(searches_runs_for<typename Locking::family, FreeList>,
                 "`contiguous_runs` searches bitmaps that one thread at a time may change: use the locking policy "
@@ -488,7 +486,7 @@ class block_pool {
   }
 
   /// Undoes a shrinking that came as far as `taken`.
-  template <class Chains>
+  template <block_chains Chains>
   void give_back_tail(block_id first, block_id taken, Chains& chains, std::uint64_t num_invalidations) noexcept {
     for (auto block = first; block < block_id{size()}; block = next(block)) {
       if (is_outside(block)) {
@@ -535,10 +533,10 @@ class block_pool {
     }
   }
 
-  /// Frees enough blocks for an allocation, and, as far as that costs little, whole groups of neighbours. Evicts in
-  /// turn but for groups that the tails of old chains complete, and only in turn unless the policy orders by age.
+  /// Frees enough blocks for an allocation, and, as far as that costs little, whole octets of neighbours. Evicts in
+  /// turn but for octets that the tails of old chains complete, and only in turn unless the policy orders by age.
   /// Returns the number of evicted blocks.
-  template <class Chains>
+  template <pruned_chains Chains>
   std::int64_t make_runs(std::size_t num_blocks, Chains& chains, timestamp now) noexcept {
     auto num_evicted = std::int64_t{0};
     const auto evict = [&](block_id block) {
@@ -556,11 +554,11 @@ class block_pool {
       evict(block);
     }
     if constexpr (orders_by_age<Eviction>) {
-      const auto num_groups = num_blocks / run_free_list::group_size;
+      const auto num_octets = num_blocks / run_free_list::octet_size;
       const auto most_free = num_blocks + static_cast<std::size_t>(size()) * FreeList::most_ahead / 1000;
-      auto patience = most_groups_searched;
-      while (static_cast<std::size_t>(free_.num_whole()) < num_groups && num_free() < most_free) {
-        const auto found = runs_.find(free_, static_cast<std::size_t>(size()) / run_free_list::group_size, states_,
+      auto patience = most_octets_searched;
+      while (static_cast<std::size_t>(free_.num_whole()) < num_octets && num_free() < most_free) {
+        const auto found = runs_.find(free_, static_cast<std::size_t>(size()) / run_free_list::octet_size, states_,
                                       chains, most_free - num_free(), patience);
         if (found.empty()) {
           break;
@@ -587,7 +585,7 @@ class block_pool {
   }
 
   /// Frees a block if it is evictable.
-  template <class Chains>
+  template <block_chains Chains>
   bool forget(block_id block, Chains& chains) noexcept {
     const auto claimed = victims_.claim(block, states_, chains);
     if (claimed) {
@@ -598,7 +596,7 @@ class block_pool {
   }
 
   /// Gives back a victim that was claimed when so many invalidations had ended. Those that began since may have missed it.
-  template <class Chains>
+  template <block_chains Chains>
   void restore_victim(block_id block, Chains& chains, std::uint64_t num_invalidations) noexcept {
     const auto may_have_been_missed = [&] {
       return invalidations_begun_.fetch_add(0, std::memory_order_acq_rel) != num_invalidations;
@@ -618,7 +616,7 @@ class block_pool {
 
   /// Other threads may have hit the block since it was put back, or claimed it. One that still has its claim when an
   /// invalidation begins does not give it back, so no attempt waits for it.
-  template <class Chains>
+  template <block_chains Chains>
   void withdraw_restored(block_id block, Chains& chains) noexcept {
     for (auto attempts = 0; attempts < max_attempts && state(block).published(); ++attempts) {
       if (forget(block, chains)) {

@@ -2,6 +2,7 @@
 
 #include <pagedkv/policy/free_list/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
+#include <pagedkv/pool/block_chains.hpp>
 #include <pagedkv/pool/block_states.hpp>
 #include <pagedkv/pool/run_free_list.hpp>
 
@@ -16,7 +17,7 @@
 
 namespace pagedkv {
 
-/// Finds blocks whose eviction completes a group of the free list: the group's evictable blocks, with all that is
+/// Finds blocks whose eviction completes a octet of the free list: the octet's evictable blocks, with all that is
 /// cached behind them, so that a chain loses nothing but its tail. All of them have been evictable for long, measured
 /// by the blocks that were released since. 8 bytes per block. `Chains` is that of `block_pool`, with
 /// `num_children(id)` and `parent(id)`.
@@ -49,14 +50,14 @@ class run_search {
     std::ranges::transform(children_, children_.begin(), new_id);
   }
 
-  /// Blocks whose eviction completes a group, no more than `most`, parents before children; none if there is no such
-  /// group. The search goes on where the last one ended, for at most `patience` groups, which it counts down.
-  template <class Chains>
-  [[nodiscard]] std::span<const block_id> find(const run_free_list& free, std::size_t num_groups,
+  /// Blocks whose eviction completes a octet, no more than `most`, parents before children; none if there is no such
+  /// octet. The search goes on where the last one ended, for at most `patience` octets, which it counts down.
+  template <linked_chains Chains>
+  [[nodiscard]] std::span<const block_id> find(const run_free_list& free, std::size_t num_octets,
                                                const block_states<Locking>& all, const Chains& chains,
                                                std::size_t most, std::size_t& patience) noexcept {
     for (; patience > 0; --patience) {
-      hand_ = hand_ + 1 < num_groups ? hand_ + 1 : 0;
+      hand_ = hand_ + 1 < num_octets ? hand_ + 1 : 0;
       const auto num_found = gather(hand_, free.free_in(hand_), all, chains, std::min(most, found_.size()));
       if (num_found != 0) {
         return std::span{found_}.first(num_found);
@@ -70,7 +71,7 @@ class run_search {
   }
 
  private:
-  static constexpr auto group_size = run_free_list::group_size;
+  static constexpr auto octet_size = run_free_list::octet_size;
 
   [[nodiscard]] std::uint32_t age_of(block_id block) const noexcept {
     return num_released_ - released_[to_index(block)];
@@ -80,13 +81,13 @@ class run_search {
     return std::uint64_t{age_of(block)} * 100 >= age_at_turn_ * FreeList::least_age && all.words[block].evictable();
   }
 
-  /// Writes the blocks that complete a group to `found_`, and returns their number: 0 if they may not go.
-  template <class Chains>
-  [[nodiscard]] std::size_t gather(std::size_t group, std::uint32_t free, const block_states<Locking>& all,
+  /// Writes the blocks that complete a octet to `found_`, and returns their number: 0 if they may not go.
+  template <linked_chains Chains>
+  [[nodiscard]] std::size_t gather(std::size_t octet, std::uint32_t free, const block_states<Locking>& all,
                                    const Chains& chains, std::size_t most) noexcept {
     auto size = std::size_t{0};
     for (auto missing = ~free & 0xffU; missing != 0; missing &= missing - 1) {
-      const auto block = to_block(group * group_size + static_cast<std::size_t>(std::countr_zero(missing)));
+      const auto block = to_block(octet * octet_size + static_cast<std::size_t>(std::countr_zero(missing)));
       if (size == most || age_at_turn_ == 0 || !may_go(block, all)) {
         return 0;
       }
@@ -101,7 +102,7 @@ class run_search {
       if (num_children > 1 || child == no_block || chains.parent(child) != found_[i] || !may_go(child, all)) {
         return 0;
       }
-      if (to_index(child) / group_size != group) {
+      if (to_index(child) / octet_size != octet) {
         if (size == most) {
           return 0;
         }

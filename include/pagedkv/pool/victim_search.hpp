@@ -4,6 +4,7 @@
 #include <pagedkv/detail/block_bitmap.hpp>
 #include <pagedkv/policy/eviction/parts/evictable_bitmap.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
+#include <pagedkv/pool/block_chains.hpp>
 #include <pagedkv/pool/block_states.hpp>
 #include <pagedkv/pool/eviction_order.hpp>
 
@@ -153,7 +154,7 @@ class victim_search {
 
   /// Finds and claims a block; `no_block` if the search finds none. `at_last` promises that the caller does not search
   /// again: then blocks are taken out of order even if a lease may be why those offered were not.
-  template <class Chains>
+  template <block_chains Chains>
   [[nodiscard]] block_id claim_next(states& all, Chains& chains, timestamp now, bool at_last) noexcept {
     if constexpr (twins_first<Eviction>) {
       if (const auto twin = claim_twin(all, chains); twin != no_block) {
@@ -174,7 +175,7 @@ class victim_search {
   }
 
   /// Claims this block if it is evictable, and removes it from the order.
-  template <class Chains>
+  template <block_chains Chains>
   [[nodiscard]] bool claim(block_id block, states& all, Chains& chains) noexcept {
     const auto claimed = try_claim(block, all, chains) == eviction_answer::taken;
     if (claimed) {
@@ -185,7 +186,7 @@ class victim_search {
 
   /// Claims the first evictable block, whatever the order. For the rare case that every block offered by the policy is
   /// fenced by a step or has children, and for a policy that offers none to a caller that must get one.
-  template <class Chains>
+  template <block_chains Chains>
   [[nodiscard]] block_id claim_any(states& all, Chains& chains) noexcept {
     for (auto i = std::size_t{0}; i < static_cast<std::size_t>(num_blocks_); ++i) {
       if (claim(to_block(i), all, chains)) {
@@ -196,7 +197,7 @@ class victim_search {
   }
 
   /// Makes a claimed block evictable again.
-  template <class Chains>
+  template <block_chains Chains>
   void put_back(block_id block, states& all, Chains& chains) noexcept {
     chains.attach(block);
     all.tally.add_evictable();
@@ -215,7 +216,7 @@ class victim_search {
   }
 
   /// Changes evictable to claimed if there is no lease on the block.
-  template <class Chains>
+  template <block_chains Chains>
   [[nodiscard]] static eviction_answer try_claim(block_id block, states& all, Chains& chains) noexcept {
     auto fenced = false;
     const auto before = all.words.change(block, [&](block_state seen) {
@@ -231,7 +232,7 @@ class victim_search {
   }
 
   /// The callable that the policy's `victim` gets. Records why an offered block was not taken.
-  template <class Chains>
+  template <block_chains Chains>
   struct offer {
     states& all;
     Chains& chains;
@@ -255,7 +256,7 @@ class victim_search {
   };
 
   /// An evictable leaf whose twin stays published: evicting it loses no hit.
-  template <class Chains>
+  template <block_chains Chains>
   [[nodiscard]] block_id claim_twin(states& all, Chains& chains) noexcept {
     using answer = typename twin_list<Locking::template atomic>::answer;
     return twins_.search([&](block_id block) {

@@ -35,7 +35,7 @@ class node_tree {
   }
 
   [[nodiscard]] const index_type& index() const noexcept { return index_; }
-  [[nodiscard]] link_type root(salt tag) const noexcept { return index_.root(tag); }
+  [[nodiscard]] link_type root(salt salt) const noexcept { return index_.root(salt); }
   [[nodiscard]] link_type link(node_id node) const noexcept { return index_.link(node); }
   [[nodiscard]] node_id parent(node_id node) const noexcept { return index_.parent(node); }
   [[nodiscard]] node_id first_child(node_id node) const noexcept { return index_.first_child(node); }
@@ -244,7 +244,7 @@ class node_tree {
   [[nodiscard]] node_facts& at(node_id id) noexcept { return nodes_[to_index(id)]; }
   [[nodiscard]] const node_facts& at(node_id id) const noexcept { return nodes_[to_index(id)]; }
 
-  /// Of nodes that nothing needs, the first is known.
+  /// Removes a node that nothing needs, and those above it as far as nothing needs them.
   template <class IsUsed>
   [[gnu::noinline]] void remove_upwards(node_id id, IsUsed& is_used) noexcept {
     do {
@@ -264,7 +264,7 @@ class node_tree {
     return id;
   }
 
-  /// Of those that were removed, all but so many of the last.
+  /// Erases the removed nodes from the index, all but so many of the last.
   [[gnu::noinline]] void erase_removed(std::size_t num_delayed) noexcept {
     for (; num_removed_ > num_delayed; --num_removed_) {
       index_.erase(vacant_[num_vacant_ - num_removed_]);

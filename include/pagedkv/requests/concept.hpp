@@ -19,21 +19,21 @@ namespace pagedkv {
 /// A cache that a request tracker can work on, such as `kv_cache`. Anything that hands out blocks to sequences can
 /// model it.
 ///
-/// | requirement                                    | meaning                                                          |
-/// |------------------------------------------------|------------------------------------------------------------------|
-/// | `C::stream_type`                                    | on which bytes are copied; a default one exists                  |
-/// | `C::locking_type`                              | models `locking`; the tracker is for as many threads             |
-/// | `C::events_type`, `c.events()`                 | models `events`; gets starts, preemptions and ends of requests   |
-/// | `c.config().max_sequences`                     | sequences alive at once                                          |
-/// | `c.time()`                                     | for records; never goes back                                     |
-/// | `c.create_sequence(tokens, options, stream)`   | all or nothing                                                   |
-/// | `c.append(id, tokens, stream)`                 | all or nothing                                                   |
-/// | `c.fork(id, stream)`                           | a second sequence on the same blocks                             |
-/// | `c.release(id, hint)`                          | ends a sequence; fails only with `unknown_sequence` and, unless  |
-/// |                                                | `locking_type::waits_for_sequence`, `sequence_busy`              |
-/// | `c.fewest_to_release(ids, n, tokens, salt)`    | positions in `ids`, ascending, of the sequences to release for   |
-/// |                                                | `n` blocks more, beside those that `tokens` would share; none    |
-/// |                                                | when all are not enough                                          |
+/// | requirement                                  | meaning                                                         |
+/// |----------------------------------------------|-----------------------------------------------------------------|
+/// | `C::stream_type`                             | on which bytes are copied; a default one exists                 |
+/// | `C::locking_type`                            | models `locking`; the tracker is for as many threads            |
+/// | `C::events_type`, `c.events()`               | models `events`; gets starts, preemptions and ends of requests  |
+/// | `c.config().max_sequences`                   | sequences alive at once                                         |
+/// | `c.time()`                                   | for records; never goes back                                    |
+/// | `c.create_sequence(tokens, options, stream)` | all or nothing                                                  |
+/// | `c.append(id, tokens, stream)`               | all or nothing                                                  |
+/// | `c.fork(id, stream)`                         | a second sequence on the same blocks                            |
+/// | `c.release(id, hint)`                        | ends a sequence; fails only with `unknown_sequence` and, unless |
+/// |                                              | `locking_type::waits_for_sequence`, `sequence_busy`             |
+/// | `c.fewest_to_release(ids, n, tokens, salt)`  | positions in `ids`, ascending, of the sequences to release for  |
+/// |                                              | `n` blocks more, beside those that `tokens` would share; none   |
+/// |                                              | when all are not enough                                         |
 ///
 /// A cache may have `c.withdraw(id)`, too: it hides what a sequence that is about to end has published for a launch
 /// that will not happen. `in_use`, and the sequence goes on, where another one needs that launch. With

@@ -89,7 +89,7 @@ class request_records {
     const auto guard = exclusive_guard{mutex_};
     return open_reserved(reserved);
   }
-  /// The same with a sequence that the caller did not just make. Linear in the records. Errors: `in_use` if it is in
+  /// Opens a record with a sequence that the caller did not just make. Linear in the records. Errors: `in_use` if it is in
   /// another record; then `abandon` comes next.
   [[nodiscard]] result<request_id> open_unless_held(cell& reserved) noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -299,7 +299,7 @@ class request_records {
     return {};
   }
 
-  /// The same if it can be resumed.
+  /// Calls `apply` on the record of a request that can be resumed.
   template <class Apply>
   [[nodiscard]] result<void> change_resumable(request_id id, Apply&& apply) noexcept {
     const auto guard = exclusive_guard{mutex_};

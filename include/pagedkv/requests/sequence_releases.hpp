@@ -60,7 +60,7 @@ template <class Operation>
   }
   return done;
 }
-/// The same for an operation that finds a sequence busy only while another thread is inside.
+/// Repeats an operation that finds a sequence busy only while another thread is inside.
 template <class Locking, class Operation>
 [[nodiscard]] auto retry_while_busy(Operation&& operation) noexcept {
   if constexpr (Locking::waits_for_sequence) {

@@ -114,7 +114,7 @@ namespace detail {
   return config;
 }
 
-/// Of a valid configuration with one block.
+/// Bytes of a block; the configuration is valid, and has one block.
 [[nodiscard]] inline result<std::int64_t> block_bytes(const cache_config& config, element_size element) noexcept {
   if (!config.groups.empty()) {
     const auto plan = plan_memory(config.groups, element, config.block_size);
@@ -157,7 +157,7 @@ template <std::same_as<cache_config> Config>  // so that a list in braces is a `
   return detail::with_blocks(config, bytes / *block_bytes);
 }
 
-/// The same of a model without groups.
+/// The configuration for a model without groups.
 [[nodiscard]] inline result<cache_config> config_for_memory_budget(
     const model_shape& shape, element_size element, std::int64_t bytes,
     std::int32_t block_size = cache_config{}.block_size) noexcept {

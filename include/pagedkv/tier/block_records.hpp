@@ -254,10 +254,10 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
 
   /// The records that continue the device blocks shared last, from the prompt's block number `first` on, as far as their
   /// K/V is in a tier or on its way. The caller lets go of each. Valid until the next call.
-  [[nodiscard]] std::span<const record_id> match(const token_run& prompt, salt tag, std::size_t first,
+  [[nodiscard]] std::span<const record_id> match(const token_run& prompt, salt salt, std::size_t first,
                                                  std::size_t end) noexcept {
     chain_.clear();
-    auto before = index_.tree().root(tag);
+    auto before = index_.tree().root(salt);
     if (first != 0) {
       const auto last = last_shared_ == no_block ? no_node
                         : config_.ask_ahead != 0 ? add_chain(last_shared_)
@@ -274,7 +274,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
       hash = i < prompt.hashes.size() ? prompt.hashes[i] : directory_type::hash(hash, contents);
       auto node = index_.find(before, hash, contents);
       if (node == no_node || !index_.is_reachable(index_.record_of(node))) {
-        node = num_asked++ < config_.ask_ahead ? index_.find_or_add(before, hash, contents, tag) : no_node;
+        node = num_asked++ < config_.ask_ahead ? index_.find_or_add(before, hash, contents, salt) : no_node;
         if (node == no_node) {
           break;
         }
@@ -288,9 +288,9 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
 
   /// How many blocks of a prompt there are from its start on if the device has the first `reach[0]`: with host memory, and
   /// with all tiers, in `reach[1]` and `reach[2]`; at most `end`.
-  void measure(const token_run& prompt, salt tag, std::size_t end, std::array<std::size_t, 3>& reach) const noexcept {
+  void measure(const token_run& prompt, salt salt, std::size_t end, std::array<std::size_t, 3>& reach) const noexcept {
     reach[1] = reach[2] = reach[0];
-    auto before = index_.tree().root(tag);
+    auto before = index_.tree().root(salt);
     for (std::size_t i = 0; i < end; ++i) {
       const auto contents = prompt.block(i, block_size_);
       const auto hash = i < prompt.hashes.size() ? prompt.hashes[i] : directory_type::hash(before.hash, contents);
@@ -324,9 +324,9 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
       index_.end_invalidation();
     }
   }
-  void invalidate_prefix(const token_run& run, salt tag) noexcept {
-    index_.forget_orphans(tag);
-    auto before = index_.tree().root(tag);
+  void invalidate_prefix(const token_run& run, salt salt) noexcept {
+    index_.forget_orphans(salt);
+    auto before = index_.tree().root(salt);
     for (std::size_t i = 0; i < run.tokens.size() / block_size_; ++i) {
       const auto contents = run.block(i, block_size_);
       const auto hash = directory_type::hash(before.hash, contents);
@@ -340,17 +340,17 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
       index_.let_go(index_.record_of(node));
     }
     if constexpr (Queues::has_slower) {
-      auto key = root_key(tag);
+      auto key = root_key(salt);
       for (std::size_t i = 0; i < run.tokens.size() / block_size_; ++i) {
         key = chained_key(key, run.block(i, block_size_));
         index_.erase_unknown(key);
       }
     }
   }
-  void invalidate_salt(salt tag) noexcept {
-    index_.forget_orphans(tag);
+  void invalidate_salt(salt salt) noexcept {
+    index_.forget_orphans(salt);
     index_.tree().for_each([&](node_id node) {
-      if (index_.tree().index().begins_chain(node, tag)) {
+      if (index_.tree().index().begins_chain(node, salt)) {
         index_.withdraw(node);
       }
     });
@@ -482,8 +482,8 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
     if (device_->withdrawn(last)) {
       return no_node;
     }
-    return node_of_chain(last, [&](const auto& before, std::uint64_t hash, const block_contents& contents, salt tag) {
-      return index_.find_or_add(before, hash, contents, tag);
+    return node_of_chain(last, [&](const auto& before, std::uint64_t hash, const block_contents& contents, salt salt) {
+      return index_.find_or_add(before, hash, contents, salt);
     });
   }
   /// Attaches the blocks of a chain to their nodes, as `node_of(before, hash, contents, salt)` gives them.
@@ -503,8 +503,8 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
     if (!continues_useful) {
       return no_node;
     }
-    const auto tag = block == no_block ? device_->salt_of_first(first) : index_.salt_of(index_.node_of_block(block));
-    auto before = block == no_block ? index_.tree().root(tag) : index_.tree().link(index_.node_of_block(block));
+    const auto salt = block == no_block ? device_->salt_of_first(first) : index_.salt_of(index_.node_of_block(block));
+    auto before = block == no_block ? index_.tree().root(salt) : index_.tree().link(index_.node_of_block(block));
     constexpr auto num_ahead = std::size_t{16};
     const auto prefetch = [&](std::size_t ahead, std::size_t number) {
       const auto there = blocks_[number];
@@ -519,7 +519,7 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
         prefetch(num_ahead, left - 1 - num_ahead);
       }
       const auto there = blocks_[left - 1];
-      const auto node = node_of(before, device_->link(there).hash, device_->contents(there), tag);
+      const auto node = node_of(before, device_->link(there).hash, device_->contents(there), salt);
       if (node == no_node) {
         return no_node;
       }

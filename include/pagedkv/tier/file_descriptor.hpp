@@ -22,7 +22,7 @@ namespace pagedkv::detail {
   return {error_code::backend_failure, call, number, error::no_limit, words == nullptr ? "unknown" : words};
 }
 
-/// The same error, or success, of something that was done to a file: with the path behind its words.
+/// An error, or success, of something that was done to a file, with the path behind its words.
 [[nodiscard]] inline error about_file(error reason, const std::string& path) noexcept {
   const auto compose = [&] {
     auto text = std::string{reason.detail};

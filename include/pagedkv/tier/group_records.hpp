@@ -222,8 +222,8 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
 
   // News of the device's cache.
 
-  void node_added(node_id node, const block_contents& contents, salt tag) noexcept {
-    index_.name(node, contents, tag);
+  void node_added(node_id node, const block_contents& contents, salt salt) noexcept {
+    index_.name(node, contents, salt);
     index_.adopt_orphans(node);
   }
   void block_attached(node_id node, std::size_t g) noexcept {
@@ -327,11 +327,11 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
       index_.end_invalidation();
     }
   }
-  void invalidate_prefix(const token_run& run, salt tag) noexcept {
-    index_.forget_orphans(tag);
+  void invalidate_prefix(const token_run& run, salt salt) noexcept {
+    index_.forget_orphans(salt);
     if constexpr (Queues::has_slower) {
       auto identity = record_identity{};
-      identity.key = root_key(tag);
+      identity.key = root_key(salt);
       for (std::size_t i = 0; i < run.tokens.size() / shapes_.tokens_per_node(); ++i) {
         identity.key = chained_key(identity.key, run.block(i, shapes_.tokens_per_node()));
         for (std::size_t index = 0; index < index_.records_per_node(); ++index) {
@@ -341,7 +341,7 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
       }
     }
   }
-  void invalidate_salt(salt tag) noexcept { index_.forget_orphans(tag); }
+  void invalidate_salt(salt salt) noexcept { index_.forget_orphans(salt); }
 
  private:
   [[nodiscard]] std::int64_t end_of(node_id node) const noexcept {

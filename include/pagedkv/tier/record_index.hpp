@@ -118,9 +118,9 @@ class record_index : public Directory {
   /// Does what the directory's does, but makes room where there is none: records that faults left without their
   /// ancestors' keep more nodes than records. The node before is in use.
   [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash, const block_contents& contents,
-                                    salt tag) noexcept {
+                                    salt salt) noexcept {
     make_room_for_nodes();
-    const auto node = Directory::find_or_add(before, hash, contents, tag);
+    const auto node = Directory::find_or_add(before, hash, contents, salt);
     if (node != no_node) {
       adopt_orphans(node);
     }
@@ -194,9 +194,9 @@ class record_index : public Directory {
     end_invalidation();
   }
   /// Has those of a salt erased: nothing tells which of them continue the chains that an invalidation means.
-  void forget_orphans(salt tag) noexcept {
+  void forget_orphans(salt salt) noexcept {
     for (auto tier = host + 1; tier < num_tiers(); ++tier) {
-      tiers_[tier].orphans.take_with(tag, erasure_from(tier));
+      tiers_[tier].orphans.take_with(salt, erasure_from(tier));
     }
   }
   /// Forgets the nodes withdrawn since the last call, and erases their records from slower tiers, with those that places
@@ -561,13 +561,13 @@ class record_index : public Directory {
       }
       num_found += tiers_[tier].orphans.size();
       num_nodes += tiers_[tier].orphans.num_tokens() / Directory::tokens_per_node();
-      tiers_[tier].orphans.for_each_salt([&](salt tag) { tags.push_back(tag); });
+      tiers_[tier].orphans.for_each_salt([&](salt salt) { tags.push_back(salt); });
     }
     adopted_.reserve(num_nodes);
     auto adopted = std::vector<std::pair<record_id, std::size_t>>{};
     adopted.reserve(num_found);
-    for (const auto tag : tags) {
-      adopt_behind(tree().root(tag), root_key(tag), tag,
+    for (const auto salt : tags) {
+      adopt_behind(tree().root(salt), root_key(salt), salt,
                    [&](record_id record, std::size_t tier) { adopted.emplace_back(record, tier); });
     }
     for (auto i = adopted.size(); i > 0; --i) {  // tails first, as the oldest
@@ -604,11 +604,11 @@ class record_index : public Directory {
   /// Enters the records from before that continue a chain with this end and this key, and those behind them:
   /// `adopted(record, tier)` for each; `rank` follows.
   template <class Adopted>
-  void adopt_behind(link_type before, record_key key, salt tag, const Adopted& adopted) noexcept {
+  void adopt_behind(link_type before, record_key key, salt salt, const Adopted& adopted) noexcept {
     for (;;) {
       for (auto tier = host + 1; tier < num_tiers(); ++tier) {
         tiers_[tier].orphans.take_behind(key, [&](const found_record& found) {
-          if (const auto record = adopt(found, before, tag, tier); record != no_record) {
+          if (const auto record = adopt(found, before, salt, tier); record != no_record) {
             adopted(record, tier);
           }
         });
@@ -622,13 +622,13 @@ class record_index : public Directory {
     }
   }
   /// Enters a record that continues a chain; `no_record` for one that no look-up could use, which is erased.
-  [[nodiscard]] record_id adopt(const found_record& found, const link_type& before, salt tag,
+  [[nodiscard]] record_id adopt(const found_record& found, const link_type& before, salt salt,
                                 std::size_t tier) noexcept {
     const auto size = static_cast<std::int64_t>(Directory::tokens_per_node());
     const auto position = before.node == no_node ? 0 : (tree().depth(before.node) + std::int64_t{1}) * size;
-    const auto follows = found.identity.salt == tag && found.identity.position == position &&
+    const auto follows = found.identity.salt == salt && found.identity.position == position &&
                          Directory::may_hold(found.identity.index, position, found.tokens.size());
-    const auto node = follows ? add_nodes(found, before, tag) : no_node;
+    const auto node = follows ? add_nodes(found, before, salt) : no_node;
     const auto record =
         node == no_node ? no_record : Directory::record_of(node, static_cast<std::size_t>(found.identity.index));
     if (record == no_record || place_of(record, tier) >= 0) {
@@ -646,13 +646,13 @@ class record_index : public Directory {
     return record;
   }
   /// The last node of a record's tokens behind `before`; `no_node` without room for them.
-  [[nodiscard]] node_id add_nodes(const found_record& found, link_type before, salt tag) noexcept {
+  [[nodiscard]] node_id add_nodes(const found_record& found, link_type before, salt salt) noexcept {
     const auto first = before.node;
     auto is_complete = true;
     for_each_run(found.contents(), found.identity.position, Directory::tokens_per_node(),
                  [&](const block_contents& run) {
                    const auto hash = Directory::hash(before.hash, run);
-                   const auto node = is_complete ? Directory::find_or_add(before, hash, run, tag) : no_node;
+                   const auto node = is_complete ? Directory::find_or_add(before, hash, run, salt) : no_node;
                    is_complete = node != no_node;
                    before = is_complete ? tree().link(node) : before;
                  });

@@ -258,8 +258,8 @@ class orphan_records {
   /// Calls `visit(salt)` for the salt of each record, once for equal ones.
   template <class Visit>
   void for_each_salt(Visit&& visit) const {
-    for (const auto& [tag, count] : num_with_) {
-      visit(tag);
+    for (const auto& [salt, count] : num_with_) {
+      visit(salt);
     }
   }
 
@@ -276,19 +276,19 @@ class orphan_records {
 
   /// Takes those of a salt. Linear in the records, if there is one.
   template <class Taken>
-  void take_with(salt tag, Taken&& taken) noexcept {
-    if (!num_with_.contains(tag)) {
+  void take_with(salt salt, Taken&& taken) noexcept {
+    if (!num_with_.contains(salt)) {
       return;
     }
     std::erase_if(behind_, [&](const auto& entry) {
-      const auto goes = entry.second.identity.salt == tag;
+      const auto goes = entry.second.identity.salt == salt;
       if (goes) {
         taken(entry.second);
         num_bytes_ -= bytes_of(entry.second);
       }
       return goes;
     });
-    num_with_.erase(tag);
+    num_with_.erase(salt);
   }
 
   /// Takes one of them.

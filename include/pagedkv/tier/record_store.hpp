@@ -110,8 +110,8 @@ class tier_tap {
   }
 
   void make_room_for_nodes() noexcept { store_->index().make_room_for_nodes(); }
-  void node_added(node_id node, const block_contents& contents, salt tag) noexcept {
-    store_->node_added(node, contents, tag);
+  void node_added(node_id node, const block_contents& contents, salt salt) noexcept {
+    store_->node_added(node, contents, salt);
   }
   void block_attached(node_id node, std::size_t group) noexcept { store_->block_attached(node, group); }
   void block_leaves(block_id block, bool is_launched) noexcept { store_->block_leaves(block, is_launched); }

@@ -132,7 +132,7 @@ class record_table {
     return names_.empty() ? record_key{} : names_[to_index(node)].key;
   }
   [[nodiscard]] salt salt_of(node_id node) const noexcept {
-    return names_.empty() ? salt::none : names_[to_index(node)].tag;
+    return names_.empty() ? salt::none : names_[to_index(node)].salt;
   }
   /// The key before a node's contents.
   [[nodiscard]] record_key parent_key(node_id node) const noexcept {
@@ -142,21 +142,21 @@ class record_table {
   /// The node with these contents, made and named if it is new; `no_node` when there are no more, or no memory for its
   /// keys.
   [[nodiscard]] node_id find_or_add(const link_type& before, std::uint64_t hash, const block_contents& contents,
-                                    salt tag) noexcept {
+                                    salt salt) noexcept {
     if (names_.empty()) {
       return tree_->find_or_add(before, hash, contents);
     }
     const auto num_before = tree_->num_alive();
     const auto node = tree_->find_or_add(before, hash, contents);
     if (tree_->num_alive() != num_before) {
-      name(node, contents, tag);
+      name(node, contents, salt);
     }
     return node;
   }
   /// Names a new node. The one before it has its name.
-  void name(node_id node, const block_contents& contents, salt tag) noexcept {
+  void name(node_id node, const block_contents& contents, salt salt) noexcept {
     if (!names_.empty()) {
-      names_[to_index(node)].tag = tag;
+      names_[to_index(node)].salt = salt;
       names_[to_index(node)].key = chained_key(parent_key(node), contents);
     }
   }
@@ -173,7 +173,7 @@ class record_table {
   };
   struct chain_name {
     record_key key;
-    salt tag{};
+    pagedkv::salt salt{};
   };
 
   [[nodiscard]] static std::size_t num_records(std::size_t num_nodes, std::size_t per_node) {

@@ -44,14 +44,14 @@ struct sequence_load {
 /// The loads that sequences wait for, at most one each. There are two models, which give a sequence K/V from tiers, at
 /// once or when it has been loaded: `block_loads`, and `group_loads` where layers differ.
 ///
-/// | call                          | meaning                                                                         |
-/// |-------------------------------|---------------------------------------------------------------------------------|
-/// | `find(state, s, prompt, most)` | an offer: what continues a new sequence, up to so many nodes of its prompt      |
-/// | `take(state, s, offer, stream, copy)` | gives it what the device and host memory have, copied on `stream`; how many tokens |
-/// | `begin(state, s, id, offer)`  | begins to load the rest of an offer; how many tokens                            |
-/// | `measure(state, prompt, tag, most, reach)` | how much of a prompt there is, without an effect               |
-/// | `settle(state, s, id, on, copy)` | gives it what has arrived, and ends its load                                 |
-/// | `progress_of(state, s, id)`   | how far its load has come                                                       |
+/// | call                                        | meaning                                                           |
+/// |---------------------------------------------|-------------------------------------------------------------------|
+/// | `find(state, s, prompt, most)`              | an offer: what continues a new sequence, in so many nodes at most |
+/// | `take(state, s, offer, stream, copy)`       | gives it what device and host memory have; how many tokens        |
+/// | `begin(state, s, id, offer)`                | begins to load the rest of an offer; how many tokens              |
+/// | `measure(state, prompt, salt, most, reach)` | how much of a prompt there is, without an effect                  |
+/// | `settle(state, s, id, stream, copy)`        | gives it what has arrived, and ends its load                      |
+/// | `progress_of(state, s, id)`                 | how far its load has come                                         |
 template <class Store, class Load>
 class sequence_loads {
  public:
@@ -117,9 +117,9 @@ class block_loads : public sequence_loads<Store, block_load> {
 
   /// Fills the places behind the first one, in blocks.
   template <class State>
-  void measure(const State&, const token_run& prompt, salt tag, std::size_t most,
+  void measure(const State&, const token_run& prompt, salt salt, std::size_t most,
                std::array<std::size_t, 3>& reach) const noexcept {
-    store_.measure(prompt, tag, most, reach);
+    store_.measure(prompt, salt, most, reach);
   }
 
   template <class State>
@@ -298,13 +298,13 @@ class group_loads : public sequence_loads<Store, sequence_load> {
 
   /// Fills the places behind the first one, in nodes; leaves them as they are where memory is exhausted.
   template <class State>
-  void measure(const State& state, const token_run& prompt, salt tag, std::size_t most,
+  void measure(const State& state, const token_run& prompt, salt salt, std::size_t most,
                std::array<std::size_t, 3>& reach) const noexcept {
     const auto search = [&] {
       const auto guard = state.guard_nodes();
       auto found = continuation{0, std::vector<node_id>(most)};
       found.path.resize(
-          state.nodes.match(state.nodes.root(tag), prompt, state.tokens_per_node(), std::span{found.path}));
+          state.nodes.match(state.nodes.root(salt), prompt, state.tokens_per_node(), std::span{found.path}));
       reach[1] = std::max(reach[0], longest(state, found, most, record_reach::host_memory));
       reach[2] = std::max(reach[1], longest(state, found, most, record_reach::anywhere));
       return true;

@@ -107,7 +107,7 @@ class batch_writer {
     num_keys_.push_back(event.keys.size());
   }
 
-  /// For so many more elements, so that adding them does not throw.
+  /// Reserves room for so many more elements, so that adding them does not throw.
   template <class T>
   static void make_room(std::vector<T>& elements, std::size_t num_more) {
     if (elements.capacity() - elements.size() < num_more) {

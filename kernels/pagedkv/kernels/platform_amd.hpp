@@ -74,7 +74,7 @@ template <class T>
 [[nodiscard]] __device__ inline unsigned long long ballot(int predicate) { return __ballot(predicate); }
 /// Lanes of the wave see what others wrote to shared memory before.
 __device__ inline void meet_wave() { __builtin_amdgcn_wave_barrier(); }
-/// The same where all lanes of the workgroup call it.
+/// Does what `meet_wave` does, where all lanes of the workgroup call it.
 __device__ inline void order_wave() { meet_wave(); }
 [[nodiscard]] __device__ inline int any(int predicate) { return __any(predicate); }
 [[nodiscard]] __device__ inline int all(int predicate) { return __all(predicate); }

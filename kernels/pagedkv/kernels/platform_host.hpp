@@ -121,8 +121,8 @@ inline void let_next_kernel_start() {}
 /// Lanes of the wave see what others wrote to shared memory before.
 inline void meet_wave() { static_cast<void>(any(0)); }
 
-/// The same where all lanes of the workgroup call it: the executor knows an order of shared memory only between
-/// barriers.
+/// Does what `meet_wave` does, where all lanes of the workgroup call it: the executor knows an order of shared memory
+/// only between barriers.
 inline void order_wave() { barrier(); }
 
 /// A value that is equal on every lane of the wave: AMD's compiler then keeps it in a scalar register.

@@ -72,7 +72,7 @@ template <class T>
 }
 /// Lanes of the wave see what others wrote to shared memory before.
 __device__ inline void meet_wave() { __syncwarp(); }
-/// The same where all lanes of the workgroup call it.
+/// Does what `meet_wave` does, where all lanes of the workgroup call it.
 __device__ inline void order_wave() { meet_wave(); }
 [[nodiscard]] __device__ inline int any(int predicate) { return __any_sync(whole_wave, predicate); }
 [[nodiscard]] __device__ inline int all(int predicate) { return __all_sync(whole_wave, predicate); }

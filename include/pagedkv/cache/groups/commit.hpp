@@ -390,12 +390,12 @@ std::int64_t withdraw_unlaunched(State& state, group_sequence& s, std::size_t fi
 /// Invalidates the first run of these tokens, if it is known, and so everything that continues it; returns how many
 /// blocks.
 template <layered State>
-std::int64_t invalidate_prefix(State& state, const token_run& run, salt tag) noexcept {
+std::int64_t invalidate_prefix(State& state, const token_run& run, salt salt) noexcept {
   const auto guard = state.guard_nodes();
   auto first = no_node;
   const auto size = state.tokens_per_node();
   const auto most = std::min(run.tokens.size() / size, std::size_t{1});
-  if (state.nodes.match(state.nodes.root(tag), run, size, std::span{&first, most}) == 0) {
+  if (state.nodes.match(state.nodes.root(salt), run, size, std::span{&first, most}) == 0) {
     return 0;
   }
   return state.invalidate([&](auto&& is_whole, auto&& lost, auto&& retracted) {
@@ -405,10 +405,10 @@ std::int64_t invalidate_prefix(State& state, const token_run& run, salt tag) noe
 
 /// Invalidates every chain with this salt; returns how many blocks. Linear in the nodes.
 template <layered State>
-std::int64_t invalidate_salt(State& state, salt tag) noexcept {
+std::int64_t invalidate_salt(State& state, salt salt) noexcept {
   const auto guard = state.guard_nodes();
   return state.invalidate([&](auto&& is_whole, auto&& lost, auto&& retracted) {
-    state.nodes.withdraw_chains(tag, is_whole, lost, retracted);
+    state.nodes.withdraw_chains(salt, is_whole, lost, retracted);
   });
 }
 

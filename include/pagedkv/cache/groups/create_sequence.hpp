@@ -536,18 +536,18 @@ template <layered State>
 /// Length of the prefix, in tokens, that a sequence of this prompt would share; 0 where memory for the search is
 /// exhausted.
 template <layered State>
-[[nodiscard]] std::int64_t find_prefix(const State& state, const token_run& run, salt tag) noexcept {
+[[nodiscard]] std::int64_t find_prefix(const State& state, const token_run& run, salt salt) noexcept {
   const auto guard = state.guard_nodes();
-  const auto found = longest_hit_of_prompt(state, run, tag, std::ssize(run.tokens));
+  const auto found = longest_hit_of_prompt(state, run, salt, std::ssize(run.tokens));
   return found ? static_cast<std::int64_t>(found->num_nodes) * state.granularity() : 0;
 }
 
 /// A function: blocks that a sequence of this prompt would share or copy. May throw `std::bad_alloc`.
 template <layered State>
-[[nodiscard]] auto shared_by(const State& state, const token_run& prompt, salt tag) noexcept {
-  return [&, tag] {
+[[nodiscard]] auto shared_by(const State& state, const token_run& prompt, salt salt) noexcept {
+  return [&, salt] {
     const auto guard = state.guard_nodes();
-    const auto found = longest_hit_of_prompt(state, prompt, tag, std::ssize(prompt.tokens));
+    const auto found = longest_hit_of_prompt(state, prompt, salt, std::ssize(prompt.tokens));
     if (!found || found->num_nodes == 0) {
       return std::vector<block_id>{};
     }

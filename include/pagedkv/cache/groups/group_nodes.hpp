@@ -235,9 +235,9 @@ class group_nodes : public node_tree<Locking, Hash> {
   }
   /// Withdraws every chain with this salt. Linear in the nodes.
   template <class IsWhole, class Lost, class Retracted>
-  void withdraw_chains(salt tag, IsWhole&& is_whole, Lost&& lost, Retracted&& retracted) noexcept {
+  void withdraw_chains(salt salt, IsWhole&& is_whole, Lost&& lost, Retracted&& retracted) noexcept {
     tree::for_each([&](node_id node) {
-      if (!is_withdrawn(node) && index().begins_chain(node, tag)) {
+      if (!is_withdrawn(node) && index().begins_chain(node, salt)) {
         withdraw(node, is_whole, lost, retracted);
       }
     });

@@ -60,7 +60,7 @@ class group_shapes {
     const auto bytes_of_node = granularity() * std::int64_t{sizeof(token)} + 100;
     return std::max(fewest_per_block, std::min(plan.block_bytes / 256 / bytes_of_node, std::int64_t{1} << 20));
   }
-  /// The same for a record whose bytes take none of this machine's memory or files.
+  /// Nodes for a record whose bytes take none of this machine's memory or files.
   [[nodiscard]] std::int64_t nodes_per_known_record() const noexcept {
     return has_whole() ? fewest_nodes_in_block() : fewest_per_block;
   }
@@ -109,7 +109,7 @@ class group_shapes {
  private:
   static constexpr auto fewest_per_block = std::int64_t{32};
 
-  /// Of the groups of which a hit needs all blocks.
+  /// The fewest nodes of a block, among the groups of which a hit needs all blocks.
   [[nodiscard]] std::int64_t fewest_nodes_in_block() const noexcept {
     auto fewest = std::uint32_t{0};
     for (std::size_t g = 0; g < num_groups(); ++g) {

@@ -125,9 +125,9 @@ struct group_pin {
 /// records are of the same nodes.
 template <class E>
 concept hears_nodes =
-    requires(E& stream, node_id node, const block_contents& contents, salt tag, std::size_t group, block_id block) {
+    requires(E& stream, node_id node, const block_contents& contents, salt salt, std::size_t group, block_id block) {
       stream.make_room_for_nodes();
-      stream.node_added(node, contents, tag);
+      stream.node_added(node, contents, salt);
       stream.block_attached(node, group);
       stream.block_leaves(block, true);
     };
@@ -220,7 +220,7 @@ class group_state : public group_shapes {
   /// The node of these contents, made if it is new; `no_node` where there is no room for it. `newest`: nothing continues
   /// the node before it; then, whether this one is new and nothing continues it.
   [[nodiscard]] node_id find_or_add(const node_link<node_id>& before, std::uint64_t hash, const block_contents& contents,
-                                    [[maybe_unused]] salt tag, bool& newest) noexcept {
+                                    [[maybe_unused]] salt salt, bool& newest) noexcept {
     const auto known = newest ? no_node : nodes.find(before, hash, contents);
     newest = known == no_node;
     if (!newest) {
@@ -236,7 +236,7 @@ class group_state : public group_shapes {
     const auto node = nodes.add(before, hash, contents);
     if constexpr (hears_nodes<Events>) {
       if (node != no_node) {
-        events.node_added(node, contents, tag);
+        events.node_added(node, contents, salt);
         newest = nodes.first_child(node) == no_node;  // tiers may have known what continues it
       }
     }
@@ -286,7 +286,7 @@ class group_state : public group_shapes {
   /// Reports the nodes of a chain up to `last`, and those that continue them, which hits can reach now and could not
   /// before. Requires that the chain has blocks of all groups that every hit needs. Where there is no such group, reports
   /// nothing if `last` has no block.
-  void announce_up_to(node_id last, salt tag) noexcept {
+  void announce_up_to(node_id last, salt salt) noexcept {
     if (last == no_node || nodes.is_announced(last)) {
       return;
     }
@@ -294,10 +294,10 @@ class group_state : public group_shapes {
       if (!nodes.has_block(last)) {
         return;
       }
-      return nodes.announce_path(last, [&](node_id node) { report_announced(node, tag); });
+      return nodes.announce_path(last, [&](node_id node) { report_announced(node, salt); });
     }
     if (nodes.first_child(last) == no_node && is_reachable(last)) {
-      return announce(last, tag);
+      return announce(last, salt);
     }
     for (auto above = nodes.parent(last); above != no_node && !nodes.is_announced(above); above = nodes.parent(above)) {
       last = above;
@@ -307,16 +307,16 @@ class group_state : public group_shapes {
         return false;
       }
       if (!nodes.is_announced(node)) {
-        announce(node, tag);
+        announce(node, salt);
       }
       return true;
     });
   }
 
   /// Reports a new node that hits can reach. Requires that it has blocks of all groups that every hit needs.
-  void announce_new(node_id node, node_id before, salt tag) noexcept {
+  void announce_new(node_id node, node_id before, salt salt) noexcept {
     if (before == no_node || nodes.is_announced(before)) {
-      announce(node, tag);
+      announce(node, salt);
     }
   }
 
@@ -436,6 +436,8 @@ class group_state : public group_shapes {
       state.nodes.detach(block, state.is_whole(state.nodes.group_of(block)), useless, retracted);
     }
   };
+  static_assert(pruned_chains<watched_nodes> && linked_chains<watched_nodes>);
+
   [[nodiscard]] watched_nodes chains() noexcept { return {*this}; }
   /// Nodes without events.
   [[nodiscard]] watched_nodes silent_chains() noexcept { return {*this, false}; }
@@ -518,21 +520,21 @@ class group_state : public group_shapes {
     }
   }
 
-  void announce(node_id node, salt tag) noexcept {
+  void announce(node_id node, salt salt) noexcept {
     nodes.announce(node);
-    report_announced(node, tag);
+    report_announced(node, salt);
   }
-  void report_announced(node_id node, salt tag) noexcept {
+  void report_announced(node_id node, salt salt) noexcept {
     detail::report<event_kind::stored>(events, [&] {
       const auto before = nodes.parent(node);
       const auto contents = nodes.index().contents(node);
       return cache_event{.block = block_id{static_cast<std::int32_t>(node)},
                          .origin = block_id{static_cast<std::int32_t>(before)},
                          .hash = nodes.link(node).hash,
-                         .parent_hash = before == no_node ? nodes.root(tag).hash : nodes.link(before).hash,
+                         .parent_hash = before == no_node ? nodes.root(salt).hash : nodes.link(before).hash,
                          .tokens = contents.tokens,
                          .keys = contents.keys,
-                         .salt = tag,
+                         .salt = salt,
                          .group = static_cast<std::int32_t>(anchor()),
                          .layers = group(anchor()).kind};
     });

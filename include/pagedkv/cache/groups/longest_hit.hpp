@@ -101,13 +101,13 @@ struct device_blocks {
 
 /// The longest hit of at most so many tokens. Errors: `out_of_memory`.
 template <layered State>
-[[nodiscard]] result<hit> longest_hit(const State& state, const token_run& run, salt tag, std::int64_t most) noexcept {
+[[nodiscard]] result<hit> longest_hit(const State& state, const token_run& run, salt salt, std::int64_t most) noexcept {
   const auto num_tokens = static_cast<std::int64_t>(run.tokens.size());
   const auto max_nodes = static_cast<std::size_t>(std::min(most, num_tokens) / state.granularity());
   const auto search = [&]() -> result<hit> {
     auto found = hit{};
     found.path.resize(max_nodes);
-    found.path.resize(state.nodes.match(state.nodes.root(tag), run, state.tokens_per_node(), found.path));
+    found.path.resize(state.nodes.match(state.nodes.root(salt), run, state.tokens_per_node(), found.path));
     const auto blocks = device_blocks<State>{state, found.path};
     const auto searched = hit_search{state, blocks};
     found.num_without_states = searched.longest(found.path.size(), false);
@@ -119,10 +119,10 @@ template <layered State>
 
 /// The longest hit of a prompt, whose last token is left to compute.
 template <layered State>
-[[nodiscard]] result<hit> longest_hit_of_prompt(const State& state, const token_run& prompt, salt tag,
+[[nodiscard]] result<hit> longest_hit_of_prompt(const State& state, const token_run& prompt, salt salt,
                                                 std::int64_t most) noexcept {
   const auto num_tokens = static_cast<std::int64_t>(prompt.tokens.size());
-  return longest_hit(state, prompt, tag, std::min(most, std::max(num_tokens, std::int64_t{1}) - 1));
+  return longest_hit(state, prompt, salt, std::min(most, std::max(num_tokens, std::int64_t{1}) - 1));
 }
 
 }  // namespace pagedkv::detail

@@ -132,14 +132,14 @@ template <layered State>
 
 /// Fills an empty pin with references to what a hit of these tokens needs; returns its length. Errors: `out_of_memory`.
 template <layered State>
-[[nodiscard]] result<std::int64_t> pin(State& state, group_pin& pinned, const token_run& run, salt tag) noexcept {
+[[nodiscard]] result<std::int64_t> pin(State& state, group_pin& pinned, const token_run& run, salt salt) noexcept {
   const auto guard = state.guard_nodes();
-  const auto found = longest_hit(state, run, tag, static_cast<std::int64_t>(run.tokens.size()));
+  const auto found = longest_hit(state, run, salt, static_cast<std::int64_t>(run.tokens.size()));
   if (!found) {
     return found.error();
   }
   const auto length = static_cast<std::int64_t>(found->num_nodes) * state.granularity();
-  pinned.tail = found->num_nodes == 0 ? state.nodes.root(tag) : state.nodes.link(found->path[found->num_nodes - 1]);
+  pinned.tail = found->num_nodes == 0 ? state.nodes.root(salt) : state.nodes.link(found->path[found->num_nodes - 1]);
   const auto reserve = [&] {
     for (std::size_t g = 0; g < state.num_groups(); ++g) {
       const bool tokens_only = state.holds_tokens(g);
@@ -178,11 +178,11 @@ template <layered State>
 }
 
 template <layered State>
-[[nodiscard]] result<pinning> pin(State& state, const token_run& run, salt tag) noexcept {
+[[nodiscard]] result<pinning> pin(State& state, const token_run& run, salt salt) noexcept {
   auto length = std::int64_t{0};
   const auto made =
       make_record(state.pins, "number of pins, at most cache_config.max_sequences,", [&](group_pin& p) -> result<void> {
-        const auto pinned = pin(state, p, run, tag);
+        const auto pinned = pin(state, p, run, salt);
         if (!pinned) {
           return pinned.error();
         }

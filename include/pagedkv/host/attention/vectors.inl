@@ -216,7 +216,7 @@ PAGEDKV_INLINE void restore_pairs(float* numbers, std::int32_t dim) {
   restore_pairs(numbers, dim, std::make_integer_sequence<int, lanes>{});
 }
 
-/// In two vectors that consist of runs of `2 * Half` lanes, adds the halves of each run, and puts the sums of `a`
+/// Adds the halves of each run of two vectors that consist of runs of `2 * Half` lanes, and puts the sums of `a`
 /// before those of `b`. Each sum takes one lane of a blend of both and one of a shuffle, because blends are faster.
 template <int Half, class Vector, int... Lane>
 PAGEDKV_INLINE Vector add_halves(Vector a, Vector b, std::integer_sequence<int, Lane...>) {

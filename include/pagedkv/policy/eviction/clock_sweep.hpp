@@ -119,7 +119,7 @@ class basic_clock_sweep {
   static constexpr auto num_laps = max_count + 2;
   static constexpr auto num_hands = std::size_t{std::is_same_v<ThreadIndex, only_thread_index> ? 1 : 64};
 
-  /// Of a thread, or of several if there are more threads than hands.
+  /// The hand of a thread, or of several if there are more threads than hands.
   struct alignas(64) own_hand {
     Atomic<std::uint64_t> place{0};  // of the next block; its stretch ends at the next multiple of `stretch_`
     Atomic<block_id> due{no_block};

@@ -172,7 +172,7 @@ class priority {
   static constexpr bool twins_first = false;
   static constexpr bool uses_priority = true;
 
-  /// Of the blocks that go last; 0 is that of those that go first.
+  /// Blocks of this priority go last; those of 0 go first.
   static constexpr auto max_priority = 100;
 
   explicit priority(std::int32_t num_blocks)

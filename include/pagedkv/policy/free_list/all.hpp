@@ -15,10 +15,10 @@ struct any_free_block {
 
 static_assert(free_list_policy<any_free_block>);
 
-/// Takes whole groups of eight neighbouring ids as far as an allocation goes, so that transfers need fewer descriptors.
-/// Where no group is free, evicts the tails of cached chains that complete one: out of turn, but only blocks that have
+/// Takes whole octets, eight neighbouring ids each, as far as an allocation goes: transfers need fewer descriptors.
+/// Where no octet is free, evicts the tails of cached chains that complete one: out of turn, but only blocks that have
 /// been evictable for long, and only under policies that order by age, such as `lru`. Under others, blocks leave in
-/// turn, and fewer groups are whole. For `single_thread` and `rw_lock`. 9 bytes per block.
+/// turn, and fewer octets are whole. For `single_thread` and `rw_lock`. 9 bytes per block.
 struct contiguous_runs {
   static constexpr bool prefers_runs = true;
   static constexpr int most_ahead = 20;

@@ -15,7 +15,7 @@ struct sharded_family {
   static constexpr bool concurrent = true;
   static constexpr std::size_t num_shards = NumShards;
 
-  /// Of one shard; debug builds check the order.
+  /// A shard's mutex; debug builds check the order.
   template <lock_rank Rank>
   using mutex = ordered_mutex<Rank, Mutex, Metrics>;
 };

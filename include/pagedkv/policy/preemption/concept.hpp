@@ -40,12 +40,12 @@ concept has_ranks_below = never_ranks<P> || requires(const P& policy, const pree
 /// Decides which running requests are preempted when a request that may preempt finds too few blocks, and what becomes
 /// of their K/V. Functions are called from any thread that calls the tracker.
 ///
-/// | requirement           | meaning                                                                             |
-/// |-----------------------|-------------------------------------------------------------------------------------|
-/// | `P::enabled`          | whether one request is ever preempted for another                                   |
-/// | `p.ranks_below(a, b)` | if so: strict weak order; `a` may be preempted for `b`, and the lowest is first     |
-/// | `P::keeps_kv`         | whether the policy keeps the K/V of preempted requests: see `preemption_for`        |
-/// | `P::name`             | for tables and options, e.g. "recompute"                                            |
+/// | requirement           | meaning                                                                         |
+/// |-----------------------|---------------------------------------------------------------------------------|
+/// | `P::enabled`          | whether one request is ever preempted for another                               |
+/// | `p.ranks_below(a, b)` | if so: strict weak order; `a` may be preempted for `b`, and the lowest is first |
+/// | `P::keeps_kv`         | whether the policy keeps the K/V of preempted requests: see `preemption_for`    |
+/// | `P::name`             | for tables and options, e.g. "recompute"                                        |
 ///
 /// A minimal model:
 ///
@@ -87,13 +87,13 @@ concept has_discard = keeps_no_kv<P> || requires(P policy, request_id id) {
 /// A preemption policy for requests of one cache. A policy that keeps K/V, in host memory for example, has three more
 /// functions, which copy on the stream that the tracker's caller gave:
 ///
-/// | requirement                                   | meaning                                                           |
-/// |-----------------------------------------------|-------------------------------------------------------------------|
-/// | `p.save(cache, request, stream)`              | the sequence of `request` is released next: copy its K/V          |
-/// | `p.restore(cache, request, num_cached, stream)`   | `request` has a new sequence, whose first `num_cached` tokens are |
-/// |                                               | cached: copy back what was saved, forget it, and return how many  |
-/// |                                               | leading tokens need no computing                                  |
-/// | `p.discard(id)`                               | the request has ended: forget what was saved of it, if anything   |
+/// | requirement                                     | meaning                                                           |
+/// |-------------------------------------------------|-------------------------------------------------------------------|
+/// | `p.save(cache, request, stream)`                | the sequence of `request` is released next: copy its K/V          |
+/// | `p.restore(cache, request, num_cached, stream)` | `request` has a new sequence, its first `num_cached` tokens are   |
+/// |                                                 | cached: copy back what was saved, forget it, and return how many  |
+/// |                                                 | leading tokens need no computing                                  |
+/// | `p.discard(id)`                                 | the request has ended: forget what was saved of it, if anything   |
 ///
 /// `save` finds K/V of the first `num_computed_tokens` that the cache's `describe` tells. Where a cache withdraws,
 /// tokens that were committed ahead of their launch no longer count; nor, in an open step, those behind the last full
@@ -115,7 +115,7 @@ struct preemption_axis {
     &Policy::ranks_below;
   } || requires(Policy policy, const preemption_candidate& candidate) { policy.ranks_below(candidate, candidate); };
 
-  /// For requests of one cache.
+  /// The first requirement that a policy for requests of this cache does not meet, with a sentence each.
   template <class Policy, class Cache>
   struct lacks {
     static constexpr auto unmet =

@@ -28,7 +28,7 @@ template <unsigned Selector>
   return __builtin_amdgcn_perm(high, low, bytes);
 }
 
-/// Of binary16.
+/// Differences of two pairs of binary16.
 template <class Number>
 [[nodiscard]] PAGEDKV_DEVICE lane_word subtract_pairs(lane_word a, lane_word b) {
   using halves = _Float16 __attribute__((ext_vector_type(2)));

@@ -20,7 +20,7 @@ class piece_state {
  public:
   static constexpr int columns = Waves * Tiles * Matrix::columns;  // of a task
 
-  /// For the largest dimension, registers do not suffice for two matrices side by side.
+  /// Queries lie in shared memory for the largest dimension: registers do not suffice for two matrices side by side.
   using queries = lane_queries<Tiles, shape::key_words, Matrix::lanes, (Waves == 1 && Tiles > 1 && HeadDim > 128)>;
 
   /// `first_query_byte`: of the wave's `queries::wave_bytes` of shared memory.

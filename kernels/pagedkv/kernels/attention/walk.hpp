@@ -173,7 +173,7 @@ class attention_walk : public attention_piece {
   attention_share last_;
 };
 
-/// The same where tasks may be dealt.
+/// A walk over tasks that may be dealt.
 class attention_task_walk : public attention_walk {
  public:
   PAGEDKV_DEVICE attention_task_walk(const attention_call& call, std::int32_t share)

@@ -110,7 +110,7 @@ PAGEDKV_DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
 }
 
-/// The same number. The compiler computes its uses again here, and keeps none in registers from before.
+/// Returns the number. The compiler computes its uses again here, and keeps none in registers from before.
 [[nodiscard]] PAGEDKV_DEVICE inline int compute_again(int number) {
   asm volatile("" : "+r"(number));
   return number;

@@ -182,7 +182,7 @@ class latent_expander {
   }
 
  private:
-  /// In step `i`, eight neighbouring lanes read four chunks of 16 bytes of rows 2 * i and 2 * i + 1 each, and write two
+  /// Eight neighbouring lanes read, in step `i`, four chunks of 16 bytes of rows 2 * i and 2 * i + 1 each, and write two
   /// chunks for each: the order in which a lane takes chunks makes the places that it writes to the same in all steps.
   PAGEDKV_DEVICE void expand_part(unsigned use, int part) const {
     constexpr auto steps = rows_of_wave / 2;

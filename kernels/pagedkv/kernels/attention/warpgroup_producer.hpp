@@ -102,7 +102,7 @@ class prefill_producer {
     }
   }
 
-  /// For the warpgroup that expands.
+  /// Copies rows as they are stored, for the warpgroup that expands them.
   PAGEDKV_DEVICE void copy_stored_stages(const attention_walk& walk, const stages_of_piece& stages) {
     const auto head = walk.task / walk.row.num_column_tiles;
     for (auto stage = 0; stage < stages.count; ++stage) {
