@@ -489,7 +489,7 @@ class bench {
 
     auto asked = planned;
     asked.indices = {indices.data(), indices.size()};
-    asked.plan = {shape, words.data(), workspace.data(), for_graph || !planner.prefixes().empty()};
+    asked.plan = {shape, words.data(), workspace.data(), for_graph || planner.num_prefixes() != 0};
     const auto rows_of = [&](std::uint16_t* data, std::int32_t dim) {
       return token_rows<std::uint16_t>{data, std::int64_t{query_heads} * dim, dim, num_query_tokens, query_heads, dim};
     };
@@ -499,7 +499,7 @@ class bench {
       backend_.template attend<Element, bfloat16>(view, 0, asked, from, to, {}, stream_.get()).value();
     });
     stream_.synchronize().value();
-    return {seconds, plan_seconds, planner.prefixes().size()};
+    return {seconds, plan_seconds, planner.num_prefixes()};
   }
 
   template <class Element>

@@ -36,13 +36,13 @@ struct rows_under_test {
 
 /// Row and task of a share that is one piece of a task.
 std::optional<std::tuple<int, int>> one_piece_of(const attention_planner& planner, std::size_t share) {
-  const auto& start = planner.shares()[share];
-  const auto& end = planner.shares()[share + 1];
+  const auto& start = planner.parts().shares[share];
+  const auto& end = planner.parts().shares[share + 1];
   const auto of_start = std::tuple(start.row, start.task);
   if (of_start == std::tuple(end.row, end.task)) {
     return start.tile < end.tile ? std::optional(of_start) : std::nullopt;
   }
-  const auto num_tasks = planner.rows()[static_cast<std::size_t>(start.row)].num_tasks;
+  const auto num_tasks = planner.parts().rows[static_cast<std::size_t>(start.row)].num_tasks;
   const auto next = start.task + 1 < num_tasks ? std::tuple(start.row, start.task + 1) : std::tuple(start.row + 1, 0);
   return end.tile == 0 && next == std::tuple(end.row, end.task) ? std::optional(of_start) : std::nullopt;
 }
@@ -50,10 +50,10 @@ std::optional<std::tuple<int, int>> one_piece_of(const attention_planner& planne
 /// Executes a plan as waves do. Checks that every tile of every task is processed once, that pieces of one task have
 /// consecutive numbers and are merged, and that whole tasks are not. Returns the largest number of tiles of a wave.
 std::int64_t check_plan(const attention_planner& planner) {
-  const auto rows = planner.rows();
-  const auto shares = planner.shares();
+  const auto rows = planner.parts().rows;
+  const auto shares = planner.parts().shares;
   const auto split = planner.shape().split_tokens > 0 ? planner.shape().split_tokens / attention_tile : 1 << 30;
-  const auto waves = static_cast<std::size_t>(planner.joined_waves());
+  const auto waves = static_cast<std::size_t>(planner.parts().joined_waves);
   auto next = std::tuple(0, 0, 0);  // row, task, tile
   auto partials = std::map<std::tuple<int, int>, std::vector<int>>{};
   auto most = std::int64_t{0};
@@ -94,9 +94,9 @@ std::int64_t check_plan(const attention_planner& planner) {
     const auto& row = rows[static_cast<std::size_t>(std::get<0>(each.first))];
     return each.second.size() == 1 && (row.first_tile == 0 || planner.shape().window > 0);
   });
-  CHECK(planner.merges().size() == partials.size());
+  CHECK(planner.parts().merges.size() == partials.size());
   auto used = std::set<int>{};
-  for (const auto& merge : planner.merges()) {
+  for (const auto& merge : planner.parts().merges) {
     const auto& pieces = partials[{merge.row, merge.task}];
     REQUIRE(pieces.size() == static_cast<std::size_t>(merge.num_partials));
     for (auto i = 0; i < merge.num_partials; ++i) {
@@ -129,9 +129,9 @@ TEST_CASE("a chunk of a prompt becomes rows that end at their last query", "[att
   auto planner = attention_planner(shape);
   REQUIRE(planner.plan(batch.batch()));
   check_plan(planner);
-  REQUIRE(planner.rows().size() == 19 + 10 + 1);
+  REQUIRE(planner.parts().rows.size() == 19 + 10 + 1);
   auto seen = std::vector<int>(901);
-  for (const auto& row : planner.rows()) {
+  for (const auto& row : planner.parts().rows) {
     REQUIRE(row.num_queries <= 32);
     CHECK(row.num_tiles == (row.num_tokens + 15) / 16);
     for (auto i = row.first_query; i < row.first_query + row.num_queries; ++i) {
@@ -144,7 +144,7 @@ TEST_CASE("a chunk of a prompt becomes rows that end at their last query", "[att
   batch.query_indptr = {0, 700, 1000, 1050};
   CHECK(said(planner.plan(batch.batch())) ==
         "limit reached: number of rows and query tokens, more than the planner was made for, is 32, limit 31");
-  CHECK(planner.rows().empty());
+  CHECK(planner.parts().rows.empty());
 }
 
 TEST_CASE("a tree has no more tokens than a mask has bits", "[attention_plan]") {
@@ -175,13 +175,13 @@ TEST_CASE("a plan gives every wave as many tiles as the others", "[attention_pla
     REQUIRE(planner.plan(rows.batch()));
     constexpr auto start_of_task = 4;  // counts as much as this many tiles
     auto all = std::int64_t{0};
-    for (const auto& row : planner.rows()) {
+    for (const auto& row : planner.parts().rows) {
       all += std::int64_t{row.num_tiles + start_of_task} * row.num_tasks;
     }
     // Waves have three tiles at least. With equal tasks, a tenth of the others may have no work.
     const auto busy = std::clamp<std::int64_t>(all / 3, 1, shape.num_shares);
     CHECK(check_plan(planner) <= all * 10 / 9 / busy + 1);
-    CHECK(static_cast<std::int32_t>(planner.rows().size()) == num_rows);
+    CHECK(static_cast<std::int32_t>(planner.parts().rows.size()) == num_rows);
   }
 }
 
@@ -189,12 +189,12 @@ TEST_CASE("equal tasks are cut nowhere, or everywhere alike, where that costs fe
   auto planner = attention_planner(shape_of(1056, 256));
   REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(128, 4096), 16).batch()));
   check_plan(planner);
-  CHECK(planner.merges().size() == 512);
-  for (const auto& merge : planner.merges()) {
+  CHECK(planner.parts().merges.size() == 512);
+  for (const auto& merge : planner.parts().merges) {
     CHECK(merge.num_partials == 2);
   }
   REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(256, 4096), 16).batch()));
-  CHECK(planner.merges().empty());
+  CHECK(planner.parts().merges.empty());
   CHECK(check_plan(planner) == 256);
 }
 
@@ -218,31 +218,31 @@ TEST_CASE("prompts about equally long have shares of whole tasks, in step with e
   };
 
   plan_of(4096);  // 32 rows of 4 tasks each
-  CHECK(planner.merges().empty());
+  CHECK(planner.parts().merges.empty());
   for (auto i = 0; i < 32; ++i) {
-    const auto& share = planner.shares()[static_cast<std::size_t>(i)];
+    const auto& share = planner.parts().shares[static_cast<std::size_t>(i)];
     CHECK(std::tuple(share.row, share.task, share.tile) == std::tuple(i, 0, 0));
   }
 
   plan_of(256);  // the first queries see half as many tokens as the last ones
-  CHECK_FALSE(planner.merges().empty());
+  CHECK_FALSE(planner.parts().merges.empty());
 }
 
 /// Checks that each task is dealt to one share, and returns the largest and the mean number of tiles of a share, each
 /// task with its overhead.
 std::pair<std::int64_t, double> check_dealt(const attention_planner& planner) {
-  const auto rows = planner.rows();
+  const auto rows = planner.parts().rows;
   const auto num_tasks = rows[0].num_tasks;
   auto dealt = std::vector<int>(rows.size() * static_cast<std::size_t>(num_tasks));
   auto most = std::int64_t{0};
   auto all = std::int64_t{0};
-  for (const auto& share : planner.shares().first(planner.shares().size() - 1)) {
+  for (const auto& share : planner.parts().shares.first(planner.parts().shares.size() - 1)) {
     auto tiles = std::int64_t{0};
     auto number = share.row * num_tasks + share.task;
     for (auto more = share.tile == attention_share::dealt; more; more = number >= 0) {
       ++dealt[static_cast<std::size_t>(number)];
       tiles += rows[static_cast<std::size_t>(number / num_tasks)].num_tiles + attention_task_overhead(planner.shape());
-      const auto next = planner.following_tasks()[static_cast<std::size_t>(number)];
+      const auto next = planner.parts().following_tasks[static_cast<std::size_t>(number)];
       REQUIRE((next < 0 || next > number));
       number = next;
     }
@@ -250,7 +250,7 @@ std::pair<std::int64_t, double> check_dealt(const attention_planner& planner) {
     all += tiles;
   }
   CHECK(dealt == std::vector<int>(dealt.size(), 1));
-  CHECK(planner.merges().empty());
+  CHECK(planner.parts().merges.empty());
   return {most, static_cast<double>(all) / static_cast<double>(planner.shape().num_shares)};
 }
 
@@ -281,7 +281,7 @@ TEST_CASE("prompts of any lengths are dealt as whole tasks", "[attention_plan]")
   }
 
   plan_of({256});  // 64 tasks for 132 shares
-  CHECK(planner.shares()[0].tile == 0);
+  CHECK(planner.parts().shares[0].tile == 0);
   check_plan(planner);
 }
 
@@ -305,29 +305,29 @@ TEST_CASE("waves of a workgroup that have one task between them write one result
   auto planner = attention_planner(shape);
   REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(128, 4096), 16).batch()));
   check_plan(planner);
-  CHECK(planner.merges().empty());
+  CHECK(planner.parts().merges.empty());
   REQUIRE(planner.plan(rows_under_test({131072}, 16).batch()));
   check_plan(planner);
-  REQUIRE(planner.merges().size() == 4);
-  for (const auto& merge : planner.merges()) {
+  REQUIRE(planner.parts().merges.size() == 4);
+  for (const auto& merge : planner.parts().merges) {
     CHECK(merge.num_partials == 66);
   }
   const auto short_rows = std::vector<std::int32_t>(64, 16 * 16);
   REQUIRE(
       planner.plan(rows_under_test(short_rows, 16).batch()));  // few tiles for each wave, and few waves for each task
   check_plan(planner);
-  CHECK(planner.joined_waves() == 1);
+  CHECK(planner.parts().joined_waves == 1);
   REQUIRE(planner.plan(rows_under_test({9000}, 16).batch()));  // few tiles, but many waves
   check_plan(planner);
-  CHECK(planner.joined_waves() == 4);
-  for (const auto& merge : planner.merges()) {
+  CHECK(planner.parts().joined_waves == 4);
+  for (const auto& merge : planner.parts().merges) {
     CHECK(merge.num_partials <= 51);
   }
   shape.split_tokens = 4096;
   auto fixed = attention_planner(shape);
   REQUIRE(fixed.plan(rows_under_test({131072}, 16).batch()));
   check_plan(fixed);
-  CHECK(fixed.merges()[0].num_partials == 32);
+  CHECK(fixed.parts().merges[0].num_partials == 32);
 }
 
 TEST_CASE("a fixed split cuts every sequence at the same tokens", "[attention_plan]") {
@@ -343,7 +343,7 @@ TEST_CASE("a fixed split cuts every sequence at the same tokens", "[attention_pl
     auto planner = attention_planner(shape);
     REQUIRE(planner.plan(rows_under_test(lengths, 16).batch()));
     check_plan(planner);
-    for (const auto& merge : planner.merges()) {
+    for (const auto& merge : planner.parts().merges) {
       CHECK(merge.num_partials == (lengths[static_cast<std::size_t>(merge.row)] + 255) / 256);
     }
   }
@@ -353,29 +353,29 @@ TEST_CASE("a plan follows growing sequences", "[attention_plan]") {
   auto lengths = std::vector<std::int32_t>{100, 999, 16, 31, 5000};
   auto planner = attention_planner(shape_of(64, 5));
   REQUIRE(planner.plan(rows_under_test(lengths, 16).batch()));
-  const auto first_share = planner.shares()[40];
+  const auto first_share = planner.parts().shares[40];
   for (auto step = 0; step < 300; ++step) {
     for (auto& length : lengths) {
       ++length;
     }
     REQUIRE(planner.update(rows_under_test(lengths, 16).batch()));
     check_plan(planner);
-    CHECK(planner.rows()[4].num_tokens == 5001 + step);
+    CHECK(planner.parts().rows[4].num_tokens == 5001 + step);
     if (step == 0) {
-      CHECK(planner.shares()[40].tile == first_share.tile);
+      CHECK(planner.parts().shares[40].tile == first_share.tile);
     }
   }
   lengths.pop_back();
   REQUIRE(planner.update(rows_under_test(lengths, 16).batch()));
   check_plan(planner);
-  CHECK(planner.rows().size() == 4);
+  CHECK(planner.parts().rows.size() == 4);
 }
 
 TEST_CASE("too many rows or pieces are refused, and leave an empty plan", "[attention_plan]") {
   auto planner = attention_planner(shape_of(8, 2));
   CHECK(said(planner.plan(rows_under_test({1, 2, 3}, 16).batch())) ==
         "limit reached: number of rows, more than the planner was made for, is 3, limit 2");
-  CHECK(planner.rows().empty());
+  CHECK(planner.parts().rows.empty());
   auto shape = shape_of(8, 2);
   shape.split_tokens = 16;
   shape.max_partials = 20;
@@ -383,7 +383,7 @@ TEST_CASE("too many rows or pieces are refused, and leave an empty plan", "[atte
   REQUIRE(split.plan(rows_under_test({80}, 16).batch()));
   CHECK(said(split.plan(rows_under_test({96}, 16).batch())) ==
         "limit reached: partial results of attention is 24, limit 20");
-  CHECK(split.merges().empty());
+  CHECK(split.parts().merges.empty());
 }
 
 /// Sequences whose block tables start alike: of `lengths[i]` tokens, those before `shared[i]` are in the blocks of
@@ -419,14 +419,14 @@ std::vector<std::int32_t> check_prefixes(const attention_planner& planner, const
   const auto& shape = planner.shape();
   auto partials = std::map<std::pair<int, int>, std::vector<int>>{};  // of prefix and task
   auto next = std::tuple(0, 0, 0);
-  for (auto share = std::size_t{0}; share + 1 < planner.prefix_shares().size(); ++share) {
-    const auto& start = planner.prefix_shares()[share];
-    const auto& last = planner.prefix_shares()[share + 1];
+  for (auto share = std::size_t{0}; share + 1 < planner.parts().prefix_shares.size(); ++share) {
+    const auto& start = planner.parts().prefix_shares[share];
+    const auto& last = planner.parts().prefix_shares[share + 1];
     auto partial = start.first_partial;
     REQUIRE(std::tuple(start.row, start.task, start.tile) == next);
     while (next != std::tuple(last.row, last.task, last.tile)) {
       auto& [row, task, tile] = next;
-      const auto& prefix = planner.prefixes()[static_cast<std::size_t>(row)];
+      const auto& prefix = planner.parts().prefixes[static_cast<std::size_t>(row)];
       partials[{row, task}].push_back(partial++);
       tile = row == last.row && task == last.task ? last.tile : prefix.num_tiles;
       next = tile < prefix.num_tiles
@@ -434,15 +434,15 @@ std::vector<std::int32_t> check_prefixes(const attention_planner& planner, const
                  : (task + 1 < prefix.num_tasks ? std::tuple(row, task + 1, 0) : std::tuple(row + 1, 0, 0));
     }
   }
-  CHECK(next == std::tuple(static_cast<int>(planner.prefixes().size()), 0, 0));
-  CHECK(partials.size() == planner.prefixes().size() * static_cast<std::size_t>(shape.num_kv_heads));
+  CHECK(next == std::tuple(static_cast<int>(planner.parts().prefixes.size()), 0, 0));
+  CHECK(partials.size() == planner.parts().prefixes.size() * static_cast<std::size_t>(shape.num_kv_heads));
 
-  auto tiles = std::vector<std::int32_t>(planner.rows().size());
+  auto tiles = std::vector<std::int32_t>(planner.parts().rows.size());
   auto merged = std::set<std::pair<int, int>>{};
-  for (auto i = std::size_t{0}; i < planner.merges().size(); ++i) {
-    const auto& merge = planner.merges()[i];
-    const auto& row = planner.rows()[static_cast<std::size_t>(merge.row)];
-    const auto& results = planner.prefix_results()[i];
+  for (auto i = std::size_t{0}; i < planner.parts().merges.size(); ++i) {
+    const auto& merge = planner.parts().merges[i];
+    const auto& row = planner.parts().rows[static_cast<std::size_t>(merge.row)];
+    const auto& results = planner.parts().prefix_results[i];
     CHECK((row.first_tile > 0) == (results.num_partials > 0));
     if (results.num_partials == 0) {
       continue;
@@ -451,8 +451,8 @@ std::vector<std::int32_t> check_prefixes(const attention_planner& planner, const
     const auto head = merge.task / row.num_column_tiles;
     const auto query = results.first_column / shape.group_size;
     auto found = false;
-    for (auto p = std::size_t{0}; p < planner.prefixes().size(); ++p) {
-      const auto& prefix = planner.prefixes()[p];
+    for (auto p = std::size_t{0}; p < planner.parts().prefixes.size(); ++p) {
+      const auto& prefix = planner.parts().prefixes[p];
       if (partials[{static_cast<int>(p), head}].front() != results.first_partial) {
         continue;
       }
@@ -460,7 +460,7 @@ std::vector<std::int32_t> check_prefixes(const attention_planner& planner, const
       CHECK(partials[{static_cast<int>(p), head}].size() == static_cast<std::size_t>(results.num_partials));
       REQUIRE(query < prefix.num_queries);
       const auto of_row = merge.task % row.num_column_tiles * shape.columns / shape.group_size;
-      const auto& read = planner.prefix_queries()[static_cast<std::size_t>(prefix.first_query + query)];
+      const auto& read = planner.parts().prefix_queries[static_cast<std::size_t>(prefix.first_query + query)];
       CHECK(read.token == row.first_query + of_row);
       CHECK(read.position == row.num_tokens - row.num_queries + of_row);
       CHECK(prefix.num_queries * shape.group_size <= shape.prefix_columns);
@@ -475,7 +475,7 @@ std::vector<std::int32_t> check_prefixes(const attention_planner& planner, const
     tiles[static_cast<std::size_t>(merge.row)] = row.first_tile;
   }
   auto with_prefix = std::size_t{0};
-  for (const auto& row : planner.rows()) {
+  for (const auto& row : planner.parts().rows) {
     CHECK(row.first_tile * 16 <= std::max(row.num_tokens - row.num_queries, 0));
     CHECK(row.num_tiles == (row.num_queries == 0 ? 1 : std::max((row.num_tokens + 15) / 16 - row.first_tile, 1)));
     with_prefix += row.first_tile > 0 ? static_cast<std::size_t>(row.num_tasks) : 0;
@@ -491,7 +491,7 @@ TEST_CASE("a prefix that many sequences share is read once", "[attention_plan]")
   REQUIRE(planner.plan(batch.batch()));
   CHECK(check_prefixes(planner, batch) == std::vector<std::int32_t>(40, 125));
   // 32 queries have room among 128 columns; the other eight share another read.
-  CHECK(planner.prefixes().size() == 2);
+  CHECK(planner.parts().prefixes.size() == 2);
 }
 
 TEST_CASE("prefixes are shared only where that saves time", "[attention_plan]") {
@@ -514,7 +514,7 @@ TEST_CASE("prefixes are shared only where that saves time", "[attention_plan]") 
   CHECK(tiles_of(8, 640, 4100) == 0);
   CHECK(tiles_of(8, 656, 4100) == 41);
   CHECK(tiles_of(40, 0, 4100) == 0);
-  CHECK(planner.prefixes().empty());
+  CHECK(planner.parts().prefixes.empty());
 }
 
 TEST_CASE("costs of a device decide which prefixes are shared", "[attention_plan]") {
@@ -528,7 +528,7 @@ TEST_CASE("costs of a device decide which prefixes are shared", "[attention_plan
     const auto batch = rows_of_documents(std::vector<std::int32_t>(rows, shared + own),
                                          std::vector<std::int32_t>(rows, 0), std::vector<std::int32_t>(rows, shared));
     REQUIRE(planner.plan(batch.batch()));
-    return !planner.prefixes().empty();
+    return !planner.parts().prefixes.empty();
   };
   CHECK(shares(64, 16384, 512));
   CHECK(shares(16, 16384, 512));
@@ -575,7 +575,7 @@ TEST_CASE("rows share the prefixes that save most", "[attention_plan]") {
   auto expected = std::vector<std::int32_t>(36, 256);
   expected[34] = expected[35] = 0;  // alone they would cost more
   CHECK(check_prefixes(planner, batch) == expected);
-  CHECK(planner.prefixes().size() == 3);
+  CHECK(planner.parts().prefixes.size() == 3);
   // Documents of two sequences each save less than what all have in common.
   for (auto i = std::size_t{0}; i < 36; ++i) {
     documents[i] = static_cast<std::int32_t>(i / 2);
@@ -622,7 +622,7 @@ TEST_CASE("a row without queries takes one tile", "[attention_plan]") {
   auto planner = attention_planner(shape_of(3, 3));
   REQUIRE(planner.plan(batch.batch()));
   check_plan(planner);
-  CHECK(planner.rows()[1].num_tiles == 1);
+  CHECK(planner.parts().rows[1].num_tiles == 1);
 }
 
 TEST_CASE("options that share no prefix", "[attention_plan]") {
@@ -632,8 +632,8 @@ TEST_CASE("options that share no prefix", "[attention_plan]") {
     auto planner = attention_planner(shape);
     REQUIRE(planner.plan(batch.batch()));
     check_plan(planner);
-    CHECK(planner.prefixes().empty());
-    CHECK(planner.prefix_shares().empty());
+    CHECK(planner.parts().prefixes.empty());
+    CHECK(planner.parts().prefix_shares.empty());
     CHECK(planner.bytes().size() == attention_plan_layout(shape_of(64, 20)).bytes);
   };
   auto shape = sharing_shape(20);
@@ -648,7 +648,7 @@ TEST_CASE("options that share no prefix", "[attention_plan]") {
   auto planner = attention_planner(shape);
   REQUIRE(planner.plan(batch.batch()));
   check_plan(planner);
-  CHECK(planner.prefixes().empty());
+  CHECK(planner.parts().prefixes.empty());
 }
 
 TEST_CASE("a plan keeps shared prefixes while sequences grow", "[attention_plan]") {
@@ -659,7 +659,7 @@ TEST_CASE("a plan keeps shared prefixes while sequences grow", "[attention_plan]
   };
   auto planner = attention_planner(sharing_shape(20));
   REQUIRE(planner.plan(make().batch()));
-  const auto words = planner.prefix_shares()[20].tile;
+  const auto words = planner.parts().prefix_shares[20].tile;
   for (auto step = 0; step < 100; ++step) {
     for (auto& length : lengths) {
       ++length;
@@ -667,7 +667,7 @@ TEST_CASE("a plan keeps shared prefixes while sequences grow", "[attention_plan]
     const auto batch = make();
     REQUIRE(planner.update(batch.batch()));
     CHECK(check_prefixes(planner, batch) == std::vector<std::int32_t>(20, 87));
-    CHECK(planner.prefix_shares()[20].tile == words);
+    CHECK(planner.parts().prefix_shares[20].tile == words);
   }
   lengths[3] = 1390;
   const auto shorter = make();

@@ -192,7 +192,7 @@ class attention_batch_under_test {
     earlier.last_block_len = ended_earlier;
     planner.plan(earlier).value();
     planner.update(batch).value();
-    num_prefixes_ = planner.prefixes().size();
+    num_prefixes_ = planner.num_prefixes();
 
     const auto words = target_array<std::byte, Target>(target, {planner.bytes().begin(), planner.bytes().end()});
     const auto workspace = target_array<std::byte, Target>(

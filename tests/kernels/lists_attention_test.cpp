@@ -109,7 +109,7 @@ TEST_CASE("a plan refuses lists that do not fit", "[lists_attention]") {
     auto batch = under_test.host_batch();
     batch.lists = {kind, indptr, {static_cast<const std::int32_t*>(nullptr), num_entries}};
     const auto outcome = planner.plan(batch);
-    CHECK((outcome || planner.rows().empty()));
+    CHECK((outcome || planner.parts().rows.empty()));
     return said(outcome);
   };
   using enum listed_blocks;

@@ -16,6 +16,21 @@
 
 namespace pagedkv {
 
+/// The parts of a plan, for tools that show one. They change with the next plan.
+struct attention_plan_parts {
+  std::span<const attention_row> rows;
+  std::span<const attention_share> shares;  // of each wave, or workgroup, and an end
+  // If the first share's tile is `attention_share::dealt`: for each task, counted in all rows, the next one of its share,
+  // or -1.
+  std::span<const std::int32_t> following_tasks;
+  std::span<const attention_merge> merges;  // of partial results
+  std::int32_t joined_waves = 1;            // neighbouring waves that have one result of a task; 1: each has its own
+  std::span<const attention_row> prefixes;  // rows that read shared prefixes, in the order of the plan
+  std::span<const attention_share> prefix_shares;
+  std::span<const attention_prefix_query> prefix_queries;
+  std::span<const attention_prefix_results> prefix_results;  // one for each merge; empty if no prefixes are shared
+};
+
 /// Shares the attention of a batch among waves: an equal number of tiles for each, across the borders of sequences and
 /// heads. The words that kernels read are at fixed addresses. Only the constructor allocates; not thread-safe.
 ///
@@ -60,27 +75,21 @@ class attention_planner {
   /// The words that kernels read; copy them to memory that kernels can access.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {memory_.get(), layout_.bytes}; }
 
-  /// The division of the latest batch: its rows, the share of each wave, and the merges of partial results.
-  [[nodiscard]] std::span<const attention_row> rows() const noexcept { return rows_.first(num_rows()); }
-  [[nodiscard]] std::span<const attention_share> shares() const noexcept { return shares_; }
-  /// If the first share's tile is `attention_share::dealt`: for each task, counted in all rows, the next one of its share,
-  /// or -1.
-  [[nodiscard]] std::span<const std::int32_t> following_tasks() const noexcept { return following_; }
-  [[nodiscard]] std::span<const attention_merge> merges() const noexcept {
-    return merges_.first(static_cast<std::size_t>(counts_->num_merges));
-  }
+  /// Prefixes that sequences of the latest batch share. Without any, `attention_plan::with_prefixes` may be false.
+  [[nodiscard]] std::size_t num_prefixes() const noexcept { return prefixes().size(); }
 
-  /// Neighbouring waves that have one result of a task; 1: every wave has its own.
-  [[nodiscard]] std::int32_t joined_waves() const noexcept { return counts_->joined_waves; }
-
-  /// Rows that read shared prefixes, in the order of the plan, and their queries.
-  [[nodiscard]] std::span<const attention_row> prefixes() const noexcept {
-    return prefixes_.first(static_cast<std::size_t>(counts_->num_prefixes));
+  /// The division of the latest batch, as `bytes` holds it.
+  [[nodiscard]] attention_plan_parts parts() const noexcept {
+    return {.rows = rows(),
+            .shares = shares_,
+            .following_tasks = following_,
+            .merges = merges_.first(static_cast<std::size_t>(counts_->num_merges)),
+            .joined_waves = counts_->joined_waves,
+            .prefixes = prefixes(),
+            .prefix_shares = prefix_shares_,
+            .prefix_queries = prefix_queries_,
+            .prefix_results = prefix_results_};
   }
-  [[nodiscard]] std::span<const attention_share> prefix_shares() const noexcept { return prefix_shares_; }
-  [[nodiscard]] std::span<const attention_prefix_query> prefix_queries() const noexcept { return prefix_queries_; }
-  /// One for each merge; empty if the shape shares no prefixes.
-  [[nodiscard]] std::span<const attention_prefix_results> prefix_results() const noexcept { return prefix_results_; }
 
   /// Makes a new plan. The spans of the batch are host memory, but for `lists.blocks`, of which only the size is read;
   /// `indices` may be empty if prefixes need not be shared. Errors: `limit_reached` when rows or partial results exceed
@@ -141,6 +150,10 @@ class attention_planner {
   }
 
   [[nodiscard]] std::size_t num_rows() const noexcept { return static_cast<std::size_t>(counts_->num_rows); }
+  [[nodiscard]] std::span<const attention_row> rows() const noexcept { return rows_.first(num_rows()); }
+  [[nodiscard]] std::span<const attention_row> prefixes() const noexcept {
+    return prefixes_.first(static_cast<std::size_t>(counts_->num_prefixes));
+  }
 
   /// Makes the plan empty.
   [[nodiscard]] error refuse(const error& reason) noexcept {
