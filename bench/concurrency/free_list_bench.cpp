@@ -4,7 +4,9 @@
 #include <pagedkv/policy/locking/all.hpp>
 #include <pagedkv/policy/locking/parts/guards.hpp>
 #include <pagedkv/pool/boost_free_list.hpp>
-#include <pagedkv/pool/free_lists.hpp>
+#include <pagedkv/pool/free_list.hpp>
+#include <pagedkv/pool/lock_free_free_list.hpp>
+#include <pagedkv/pool/sharded_free_list.hpp>
 
 #include <benchmark/benchmark.h>
 #include <boost/lockfree/queue.hpp>

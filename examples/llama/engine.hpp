@@ -5,7 +5,7 @@
 #include "step.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/tier/tier_config.hpp>
+#include <pagedkv/tier/tier_statistics.hpp>
 
 #include <algorithm>
 #include <chrono>

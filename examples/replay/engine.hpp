@@ -8,7 +8,7 @@
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/core/config.hpp>
 #include <pagedkv/requests/request.hpp>
-#include <pagedkv/tier/tier_config.hpp>
+#include <pagedkv/tier/tier_statistics.hpp>
 
 #include <cstdint>
 #include <memory>

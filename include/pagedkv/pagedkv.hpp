@@ -24,9 +24,9 @@
 #include <pagedkv/policy/locking/rw_lock.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
 #include <pagedkv/policy/preemption/all.hpp>
+#include <pagedkv/policy/preemption/concept.hpp>
 #include <pagedkv/requests/request_tracker.hpp>
 #include <pagedkv/storage/sizing.hpp>
-#include <pagedkv/version.h>
 
 namespace pagedkv {
 

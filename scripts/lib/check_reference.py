@@ -27,7 +27,7 @@ OWN_HEADERS = """
 pool/*.hpp prefix/*.hpp executor/*.hpp storage/*_storage.hpp storage/layout.hpp
 cache/cache_state.hpp cache/index_model.hpp cache/record_map.hpp
 sequence/*_table.hpp attention/plan_layout.hpp attention/rows.hpp
-attention/shared_prefixes.hpp device/memory_ledger.hpp device/checks.hpp host/pieces.hpp
+attention/shared_prefixes.hpp device/memory_ledger.hpp device/checks.hpp host/slots.hpp host/rows_in_pieces.hpp sequence/batch_rows.hpp storage/packed_parts.hpp
 requests/preemption.hpp requests/batch_repetition.hpp requests/sequence_releases.hpp requests/records.hpp
 tier/block_records.hpp tier/group_records.hpp tier/record*.hpp tier/sequence_loads.hpp tier/slower_tier.hpp
 tier/transfer_queue.hpp

@@ -32,7 +32,7 @@ struct own_copies {
   static constexpr bool uses_storage = false;
   static constexpr std::string_view name = "own_copies";
 
-  result<void> synchronize(stream) noexcept { return {}; }
+  result<void> synchronize(stream_type) noexcept { return {}; }
   result<void> copy_blocks(const block_storage_view&, std::span<const block_pair> blocks, stream_type stream) noexcept {
     *stream.num_copied += static_cast<int>(blocks.size());
     return {};

@@ -2,7 +2,9 @@
 #include "../support/on_threads.hpp"
 
 #include <pagedkv/policy/locking/parts/contention.hpp>
-#include <pagedkv/pool/free_lists.hpp>
+#include <pagedkv/pool/free_list.hpp>
+#include <pagedkv/pool/lock_free_free_list.hpp>
+#include <pagedkv/pool/sharded_free_list.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>

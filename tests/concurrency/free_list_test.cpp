@@ -7,8 +7,10 @@
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/policy/locking/single_thread.hpp>
 #include <pagedkv/pool/boost_free_list.hpp>
-#include <pagedkv/pool/free_lists.hpp>
+#include <pagedkv/pool/free_list.hpp>
+#include <pagedkv/pool/lock_free_free_list.hpp>
 #include <pagedkv/pool/run_free_list.hpp>
+#include <pagedkv/pool/sharded_free_list.hpp>
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>

@@ -1,4 +1,4 @@
-#include <pagedkv/detail/memory.hpp>
+#include <pagedkv/tier/file_descriptor.hpp>
 
 #include <catch2/catch_test_macros.hpp>
 

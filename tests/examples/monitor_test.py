@@ -25,7 +25,7 @@ EVERY_METRIC = """
 #include <pagedkv/metrics/prometheus.hpp>
 #include <pagedkv/metrics/statistics.hpp>
 #include <pagedkv/requests/metrics.hpp>
-#include <pagedkv/tier/tier_config.hpp>
+#include <pagedkv/tier/tier_statistics.hpp>
 #include <cstdio>
 int main() {
   auto text = std::string();

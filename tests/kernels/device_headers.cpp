@@ -16,6 +16,7 @@
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/allocator/all.hpp>
 #include <pagedkv/policy/allocator/caller_memory.hpp>
+#include <pagedkv/policy/allocator/concept.hpp>
 #include <pagedkv/policy/allocator/shared_allocator.hpp>
 #include <pagedkv/policy/element/all.hpp>
 #include <pagedkv/policy/eviction/all.hpp>

@@ -1,4 +1,4 @@
-#include <pagedkv/kernels/row.hpp>
+#include <pagedkv/kernels/divider.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>

@@ -26,17 +26,17 @@ class minimal_cache {
   [[nodiscard]] no_events& events() noexcept { return events_; }
   [[nodiscard]] timestamp time() const noexcept { return now_; }
 
-  [[nodiscard]] result<admission> create_sequence(const token_run& prompt, const sequence_options&, stream) noexcept {
+  [[nodiscard]] result<admission> create_sequence(const token_run& prompt, const sequence_options&, stream_type) noexcept {
     const auto id = static_cast<sequence_id>(++last_id_);
     if (const auto grown = grow(id, prompt.tokens.size()); !grown) {
       return grown.error();
     }
     return admission{id, 0};
   }
-  [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream) noexcept {
+  [[nodiscard]] result<void> append(sequence_id id, const token_run& run, stream_type) noexcept {
     return num_tokens_.contains(id) ? grow(id, run.tokens.size()) : unknown();
   }
-  [[nodiscard]] result<sequence_id> fork(sequence_id id, stream) noexcept {
+  [[nodiscard]] result<sequence_id> fork(sequence_id id, stream_type) noexcept {
     const auto forked = static_cast<sequence_id>(++last_id_);
     const auto grown = num_tokens_.contains(id) ? grow(forked, num_tokens_[id]) : unknown();
     return grown ? result<sequence_id>{forked} : grown.error();

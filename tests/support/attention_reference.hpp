@@ -3,7 +3,7 @@
 #include "draw_number.hpp"
 
 #include <pagedkv/attention/attention.hpp>
-#include <pagedkv/core/formats.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/policy/element/float8.hpp>

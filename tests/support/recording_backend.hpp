@@ -21,15 +21,15 @@ struct recording_backend : host_backend {
 
   struct log {
     bool fail = false;
-    std::vector<std::pair<std::string, stream>> calls;
-    std::function<void(stream)> during_copy = [](stream) {};
+    std::vector<std::pair<std::string, stream_type>> calls;
+    std::function<void(stream_type)> during_copy = [](stream_type) {};
   };
 
   static constexpr std::string_view name = "recording";
 
   explicit recording_backend(log& to) : notes(&to) {}
 
-  [[nodiscard]] result<void> synchronize(stream) noexcept { return {}; }
+  [[nodiscard]] result<void> synchronize(stream_type) noexcept { return {}; }
 
   template <element Element, element Input = float32>
   [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,

@@ -6,7 +6,9 @@
 #include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/locking/all.hpp>
 #include <pagedkv/policy/locking/parts/thread_index.hpp>
-#include <pagedkv/pool/free_lists.hpp>
+#include <pagedkv/pool/free_list.hpp>
+#include <pagedkv/pool/lock_free_free_list.hpp>
+#include <pagedkv/pool/sharded_free_list.hpp>
 
 #include <algorithm>
 #include <atomic>

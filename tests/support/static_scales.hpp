@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/config.hpp>
-#include <pagedkv/core/formats.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -18,17 +18,16 @@ namespace pagedkv {
 
 /// The parts of a plan, for tools that show one. They change with the next plan.
 struct attention_plan_parts {
-  std::span<const attention_row> rows;
-  std::span<const attention_share> shares;  // of each wave, or workgroup, and an end
-  // If the first share's tile is `attention_share::dealt`: for each task, counted in all rows, the next one of its share,
-  // or -1.
+  std::span<const attention_row> rows;  // [row of the plan]
+  std::span<const attention_share> shares;  // [wave or workgroup + 1]
+  // [task, counted in all rows], if the first share's tile is `attention_share::dealt`: the next one of its share, or -1
   std::span<const std::int32_t> following_tasks;
-  std::span<const attention_merge> merges;  // of partial results
+  std::span<const attention_merge> merges;  // [merge of partial results]
   std::int32_t joined_waves = 1;            // neighbouring waves that have one result of a task; 1: each has its own
-  std::span<const attention_row> prefixes;  // rows that read shared prefixes, in the order of the plan
-  std::span<const attention_share> prefix_shares;
-  std::span<const attention_prefix_query> prefix_queries;
-  std::span<const attention_prefix_results> prefix_results;  // one for each merge; empty if no prefixes are shared
+  std::span<const attention_row> prefixes;  // [shared prefix], in the order of the plan
+  std::span<const attention_share> prefix_shares;  // [workgroup + 1]
+  std::span<const attention_prefix_query> prefix_queries;  // [query of a shared prefix]
+  std::span<const attention_prefix_results> prefix_results;  // [merge]; empty if no prefixes are shared
 };
 
 /// Shares the attention of a batch among waves: an equal number of tiles for each, across the borders of sequences and

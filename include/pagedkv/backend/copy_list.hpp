@@ -2,7 +2,7 @@
 
 #include <pagedkv/backend/concept.hpp>
 #include <pagedkv/detail/memory.hpp>
-#include <pagedkv/policy/allocator/caller_memory.hpp>
+#include <pagedkv/policy/allocator/concept.hpp>
 
 #include <cstdint>
 #include <span>

@@ -8,6 +8,7 @@
 #include <pagedkv/tier/hand_over.hpp>
 #include <pagedkv/tier/session_file.hpp>
 #include <pagedkv/tier/tier_config.hpp>
+#include <pagedkv/tier/tier_statistics.hpp>
 
 #if !defined(PAGEDKV_C_ELEMENT)
   #define PAGEDKV_C_ELEMENT float16

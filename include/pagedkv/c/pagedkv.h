@@ -595,7 +595,7 @@ int pagedkv_time(pagedkv_cache* cache, int64_t* now);
 /* K and V. PAGEDKV_UNSUPPORTED with copy_list: they are in the engine's tensors ------------------------------- */
 
 /* Where numbers of K, or of V, lie in a layout without rows: piece is 0 in one with rows. Strides are in numbers. See
- * core/formats.hpp. */
+ * core/storage_formats.hpp. */
 typedef struct pagedkv_pieces {
   int32_t piece;
   int32_t holds_tokens;

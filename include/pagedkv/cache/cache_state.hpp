@@ -1,6 +1,5 @@
 #pragma once
 
-#include <pagedkv/cache/operations/parts/count_runs.hpp>
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/core/config.hpp>
 #include <pagedkv/core/ids.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/backend/concept.hpp>
-#include <pagedkv/core/formats.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/policy/allocator/concept.hpp>
 #include <pagedkv/policy/axis.hpp>
 #include <pagedkv/policy/element/concept.hpp>

@@ -3,7 +3,9 @@
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/result.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
-#include <pagedkv/pool/free_lists.hpp>
+#include <pagedkv/pool/free_list.hpp>
+#include <pagedkv/pool/lock_free_free_list.hpp>
+#include <pagedkv/pool/sharded_free_list.hpp>
 #include <pagedkv/sequence/block_table.hpp>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/attention/plan.hpp>
-#include <pagedkv/core/formats.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/device/checks.hpp>
 #include <pagedkv/device/device.hpp>
 #include <pagedkv/kernels/attention/launcher.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <pagedkv/core/formats.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/detail/memory.hpp>
 #include <pagedkv/device/checks.hpp>
 #include <pagedkv/device/device.hpp>

@@ -4,6 +4,7 @@
 #include <pagedkv/device/device.hpp>
 #include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/policy/element/concept.hpp>
+#include <pagedkv/storage/packed_parts.hpp>
 #include <pagedkv/storage/row_shapes.hpp>
 
 #include <algorithm>

@@ -65,7 +65,7 @@ struct host_backend {
   [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
                                     const token_rows<const typename Input::storage>& queries,
                                     const attention_output<typename Output::storage>& output,
-                                    const attention_options& options, stream_type stream_type) noexcept;
+                                    const attention_options& options, stream_type) noexcept;
 };
 
 static_assert(backend_for<host_backend, float32> && swaps_blocks<host_backend>);

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <pagedkv/detail/spin_pause.hpp>
 #include <pagedkv/host/workers.hpp>
-#include <pagedkv/policy/locking/parts/mutexes.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -1,15 +1,17 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/detail/spin_pause.hpp>
 #include <pagedkv/policy/free_list/concept.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
-#include <pagedkv/policy/locking/parts/mutexes.hpp>
 #include <pagedkv/pool/block_chains.hpp>
 #include <pagedkv/pool/block_retirement.hpp>
 #include <pagedkv/pool/block_states.hpp>
-#include <pagedkv/pool/free_lists.hpp>
+#include <pagedkv/pool/free_list.hpp>
+#include <pagedkv/pool/lock_free_free_list.hpp>
 #include <pagedkv/pool/run_free_list.hpp>
 #include <pagedkv/pool/run_search.hpp>
+#include <pagedkv/pool/sharded_free_list.hpp>
 #include <pagedkv/pool/victim_search.hpp>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
 #include <pagedkv/core/checked.hpp>
 #include <pagedkv/core/config.hpp>
-#include <pagedkv/core/formats.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/policy/element/concept.hpp>
 #include <pagedkv/policy/layout/concept.hpp>
 #include <pagedkv/storage/view.hpp>

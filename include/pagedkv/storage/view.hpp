@@ -1,7 +1,7 @@
 #pragma once
 
-#include <pagedkv/core/formats.hpp>
 #include <pagedkv/core/host_device.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -2,8 +2,8 @@
 
 #include <xxhash.h>
 #include <pagedkv/core/config.hpp>
-#include <pagedkv/core/formats.hpp>
 #include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/storage/memory_plan.hpp>

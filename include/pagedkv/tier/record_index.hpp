@@ -9,6 +9,7 @@
 #include <pagedkv/tier/record_table.hpp>
 #include <pagedkv/tier/slower_tier.hpp>
 #include <pagedkv/tier/tier_config.hpp>
+#include <pagedkv/tier/tier_statistics.hpp>
 
 #include <algorithm>
 #include <cassert>

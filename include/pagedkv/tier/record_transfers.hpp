@@ -9,6 +9,7 @@
 #include <pagedkv/tier/record.hpp>
 #include <pagedkv/tier/record_index.hpp>
 #include <pagedkv/tier/tier_config.hpp>
+#include <pagedkv/tier/tier_statistics.hpp>
 #include <pagedkv/tier/transfer_queue.hpp>
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 #include <pagedkv/cache/block_copier.hpp>
 #include <pagedkv/cache/groups/continue_sequence.hpp>
 #include <pagedkv/cache/operations/commit.hpp>
-#include <pagedkv/cache/operations/create_sequence.hpp>
+#include <pagedkv/cache/operations/share_published.hpp>
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/detail/memory.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/cache/kv_cache.hpp>
-#include <pagedkv/cache/operations/parts.hpp>
+#include <pagedkv/cache/operations/prompt.hpp>
 #include <pagedkv/detail/memory.hpp>
 #include <pagedkv/detail/random_seed.hpp>
 #include <pagedkv/storage/layout.hpp>
@@ -11,6 +11,7 @@
 #include <pagedkv/tier/sequence_loads.hpp>
 #include <pagedkv/tier/slower_tier.hpp>
 #include <pagedkv/tier/tier_config.hpp>
+#include <pagedkv/tier/tier_statistics.hpp>
 #include <pagedkv/tier/transfer_queue.hpp>
 
 #include <algorithm>

@@ -2,7 +2,8 @@
 
 #include <pagedkv/cache/block_copier.hpp>
 #include <pagedkv/cache/groups/group_state.hpp>
-#include <pagedkv/cache/operations/parts.hpp>
+#include <pagedkv/cache/operations/checks.hpp>
+#include <pagedkv/cache/operations/prompt.hpp>
 #include <pagedkv/detail/runs.hpp>
 
 #include <algorithm>

@@ -3,8 +3,7 @@
 #include <pagedkv/cache/groups/group_nodes.hpp>
 #include <pagedkv/cache/groups/group_shapes.hpp>
 #include <pagedkv/cache/index_model.hpp>
-#include <pagedkv/cache/operations/parts.hpp>
-#include <pagedkv/cache/operations/parts/count_runs.hpp>
+#include <pagedkv/cache/operations/release_blocks.hpp>
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/core/config.hpp>
 #include <pagedkv/core/ids.hpp>

@@ -2,8 +2,9 @@
 
 #include <pagedkv/cache/groups/append.hpp>
 #include <pagedkv/cache/groups/group_state.hpp>
+#include <pagedkv/cache/operations/checks.hpp>
 #include <pagedkv/cache/operations/look_up.hpp>
-#include <pagedkv/cache/operations/parts.hpp>
+#include <pagedkv/cache/operations/prompt.hpp>
 #include <pagedkv/cache/operations/tables.hpp>
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/detail/runs.hpp>
@@ -82,20 +83,6 @@ template <layered State>
       return checked.error();
     }
     return skipped_tokens(state, group, s);
-  });
-}
-
-/// How many full blocks all sequences have in common at the start of their tables; 0 if one has released its first.
-template <layered State>
-[[nodiscard]] result<std::int64_t> common_prefix(const State& state, std::span<const sequence_id> ids,
-                                                 std::size_t group) noexcept {
-  if (const auto checked = check_group(state, group); !checked) {
-    return checked.error();
-  }
-  return common_prefix(state, ids, [&](const group_sequence& s, std::size_t first) {
-    const auto& table = s.tables[group];
-    const auto num_full = table.first() != 0 ? 0 : state.place_of(group, s.num_tokens);
-    return table.all().first(num_full).subspan(std::min(first, num_full));
   });
 }
 

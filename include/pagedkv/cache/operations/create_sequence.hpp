@@ -3,8 +3,10 @@
 #include <pagedkv/cache/block_copier.hpp>
 #include <pagedkv/cache/index_model.hpp>
 #include <pagedkv/cache/operations/append.hpp>
-#include <pagedkv/cache/operations/commit.hpp>
-#include <pagedkv/cache/operations/parts.hpp>
+#include <pagedkv/cache/operations/checks.hpp>
+#include <pagedkv/cache/operations/leases.hpp>
+#include <pagedkv/cache/operations/prompt.hpp>
+#include <pagedkv/cache/operations/unlaunched.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/detail/runs.hpp>
@@ -16,66 +18,6 @@
 #include <span>
 
 namespace pagedkv::detail {
-
-[[nodiscard]] inline bool is_valid(const block_retention& asked) noexcept {
-  return asked.priority <= 100 && asked.duration >= 0;
-}
-
-/// Whether every option but the ranges has a value that means something.
-[[nodiscard]] inline bool is_valid(const sequence_options& options) noexcept {
-  return is_valid(block_retention{options.priority, options.retention}) && options.expected_return >= 0 &&
-         options.expected_tokens >= 0 && options.max_cached_tokens >= 0 && options.first_chunk >= 0 &&
-         options.num_prompt_tokens >= 0;
-}
-
-[[nodiscard]] inline bool has_valid_ranges(const sequence_options& options) noexcept {
-  return is_valid(options.answer.value_or(block_retention{})) &&
-         std::all_of(options.ranges.begin(), options.ranges.end(), [](const range_retention& range) {
-           return 0 <= range.first && range.first <= range.last && is_valid(range.retention);
-         });
-}
-
-/// Out of line, since what is asked for is nearly always right.
-[[nodiscard]] [[gnu::cold]] [[gnu::noinline]] inline error invalid_option(const sequence_options& options) noexcept {
-  struct field {
-    const char* subject;
-    std::int64_t value;
-    std::int64_t least;
-    std::int64_t most;
-  };
-  constexpr auto any = sequence_options::no_limit;
-  auto wrong = error{error_code::invalid_argument};
-  const auto finds_wrong = [&](std::initializer_list<field> fields) {
-    for (const auto& [subject, value, least, most] : fields) {
-      if (value < least || value > most) {
-        wrong = {error_code::invalid_argument, subject, value, value < least ? least : most};
-        return true;
-      }
-    }
-    return false;
-  };
-  if (finds_wrong({{"sequence_options.priority", options.priority, 0, 100},
-                   {"sequence_options.retention", options.retention, 0, any},
-                   {"sequence_options.expected_return", options.expected_return, 0, any},
-                   {"sequence_options.expected_tokens", options.expected_tokens, 0, any},
-                   {"sequence_options.max_cached_tokens", options.max_cached_tokens, 0, any},
-                   {"sequence_options.first_chunk", options.first_chunk, 0, any},
-                   {"sequence_options.num_prompt_tokens", options.num_prompt_tokens, 0, any}})) {
-    return wrong;
-  }
-  for (const auto& [first, last, given] : options.ranges) {
-    if (finds_wrong({{"range_retention.first", first, 0, any},
-                     {"range_retention.last, before the first,", last, first, any},
-                     {"range_retention.retention.priority", given.priority, 0, 100},
-                     {"range_retention.retention.duration", given.duration, 0, any}})) {
-      return wrong;
-    }
-  }
-  const auto given = options.answer.value_or(block_retention{});
-  finds_wrong({{"sequence_options.answer->priority", given.priority, 0, 100},
-               {"sequence_options.answer->duration", given.duration, 0, any}});
-  return wrong;
-}
 
 /// Writes the tokens of blocks from the one at `first` on, as far as there are blocks.
 template <class State>
@@ -263,65 +205,6 @@ template <class State>
     report<event_kind::forked>(state.events, [&] { return cache_event{.sequence = forked, .source = id}; });
     return forked;
   });
-}
-
-/// A published block with the contents of the sequence's block at `index`, which continues its published ones, with a
-/// reference; or `no_block`.
-template <class State>
-[[nodiscard]] block_id reference_equal(State& state, const sequence& s, std::size_t index) noexcept {
-  const auto size = static_cast<std::int64_t>(state.block_size());
-  const auto first = static_cast<std::int64_t>(index) * size;
-  const auto own = s.blocks[index];
-  const auto contents = block_contents{state.index.tokens(own), keys_between(s.keys, first, first + size)};
-  const auto hash =
-      index < s.num_hashed_blocks ? state.index.link(own).hash : state.index.hash(s.tail.hash, contents);
-  const auto found = state.index.find(s.tail, hash, contents, state.pool.leases());
-  if (found != no_block) {
-    reference_found(state, found);
-  }
-  return found;
-}
-
-/// Replaces blocks of a sequence behind its published ones by published blocks of equal contents, as far as there are
-/// any without a gap, `max_blocks` at most: a sequence that waited with its prompt uncomputed takes what others published
-/// meanwhile, and nothing may use its own blocks. They count as hits, and a hit on the blocks that are shared now is
-/// reported. They are computed then, and the sequence's own ones are released. The last token is left to compute.
-/// Returns how many.
-template <class State>
-[[nodiscard]] std::size_t share_published(State& state, sequence& s, sequence_id id, std::size_t max_blocks) noexcept {
-  const auto size = state.block_size();
-  const auto first = s.num_published_blocks;
-  if (static_cast<std::size_t>(s.num_computed_tokens) != first * size) {
-    return 0;
-  }
-  const auto most = static_cast<std::size_t>(std::max(s.num_tokens, std::int64_t{1}) - 1) / size;
-  const auto how = release_of(s, state.time(), {}, size);
-  auto last = first;
-  for (; last < most && last - first < max_blocks; ++last) {
-    const auto shared = reference_equal(state, s, last);
-    if (shared == no_block) {
-      break;
-    }
-    release_blocks(state, s, last, last + 1, how);
-    s.blocks.replace(last, shared);
-    s.tail = state.index.link(shared);
-  }
-  if (last != first) {
-    s.num_published_blocks = s.num_branch_blocks = last;
-    s.num_computed_tokens = s.num_cached_tokens = static_cast<std::int64_t>(last * size);
-    s.last_access = state.time();
-    count<&cache_statistics::hit_blocks>(state.counts, static_cast<std::int64_t>(last - first));
-    count<&cache_statistics::hit_tokens>(state.counts, static_cast<std::int64_t>((last - first) * size));
-    report<event_kind::hit>(state.events, [&] {
-      return cache_event{.block = s.tail.node,
-                         .hash = s.tail.hash,
-                         .salt = s.options.salt,
-                         .sequence = id,
-                         .num_tokens = static_cast<std::int64_t>((last - first) * size),
-                         .num_blocks = static_cast<std::int64_t>(last - first)};
-    });
-  }
-  return last - first;
 }
 
 }  // namespace pagedkv::detail

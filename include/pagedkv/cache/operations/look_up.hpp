@@ -1,7 +1,8 @@
 #pragma once
 
-#include <pagedkv/cache/operations/create_sequence.hpp>
-#include <pagedkv/cache/operations/parts.hpp>
+#include <pagedkv/cache/operations/checks.hpp>
+#include <pagedkv/cache/operations/leases.hpp>
+#include <pagedkv/cache/operations/prompt.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/core/token_run.hpp>

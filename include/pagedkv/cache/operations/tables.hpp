@@ -3,7 +3,8 @@
 #include <pagedkv/backend/concept.hpp>
 #include <pagedkv/cache/cache_state.hpp>
 #include <pagedkv/cache/operations/append.hpp>
-#include <pagedkv/cache/operations/parts.hpp>
+#include <pagedkv/cache/operations/checks.hpp>
+#include <pagedkv/cache/operations/prompt.hpp>
 #include <pagedkv/cache/outcomes.hpp>
 #include <pagedkv/cache/record_map.hpp>
 #include <pagedkv/core/ids.hpp>

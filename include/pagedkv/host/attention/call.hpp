@@ -3,8 +3,8 @@
 #include <pagedkv/attention/attention.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
-#include <pagedkv/policy/element/float8.hpp>
 #include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/element/parts/float8.hpp>
 #include <pagedkv/policy/element/parts/row.hpp>
 
 #include <algorithm>

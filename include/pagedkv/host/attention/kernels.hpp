@@ -1,13 +1,13 @@
 #pragma once
 
-#include <pagedkv/core/formats.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/host/attention/plan.hpp>
 #include <pagedkv/host/instruction_set.hpp>
 #include <pagedkv/policy/element/bfloat16.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
-#include <pagedkv/policy/element/float8.hpp>
 #include <pagedkv/policy/element/int8.hpp>
+#include <pagedkv/policy/element/parts/float8.hpp>
 
 #include <bit>
 #include <cmath>

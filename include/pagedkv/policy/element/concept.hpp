@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/formats.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/policy/axis.hpp>
 
 #include <concepts>
@@ -51,7 +51,7 @@ concept number_itself = !std::is_class_v<P> && std::is_convertible_v<P, float>;
 /// | `E::decode(stored, scale)` | its value                                                                      |
 ///
 /// An element whose scales the engine gives, because a tensor's or a head's numbers share one, has `scaled` false and
-/// names `E::scale_type`, `tensor_scale` or `head_scale` (`core/formats.hpp`). Its `scale_for` returns 1.
+/// names `E::scale_type`, `tensor_scale` or `head_scale` (`core/storage_formats.hpp`). Its `scale_for` returns 1.
 ///
 /// An element may also have `encode_eight(numbers, scale, stored)` and `decode_eight(stored, scale, numbers)`, with the
 /// same bits, for processors with `PAGEDKV_WIDE` vectors. One of 8 bits has `halves_of<Pair>(four)`, as `float8` has, for

@@ -15,7 +15,7 @@
 #include <optional>
 #include <vector>
 
-namespace pagedkv {
+namespace pagedkv::detail {
 
 /// Remembers how often the contents released last were hit, up to 7 times, also after they are evicted. Each hash has
 /// one place, and the next hash of that place takes it. One in 8,192 is mistaken for another. 2 to 4 bytes per block,
@@ -103,6 +103,9 @@ class least_of {
   std::array<bits, num_groups * group_size> numbers_;
   std::array<bits, num_groups> least_;
 };
+}  // namespace pagedkv::detail
+
+namespace pagedkv {
 
 /// Learns from the traffic which blocks return: evicts the block with the fewest expected hits per unit of time that it
 /// would stay. Released blocks fall into classes (`reuse_class`). Of each class the least and the most recently
@@ -305,9 +308,9 @@ class hit_density {
   chain_lists lists_;  // one for each class
   reuse_log log_;
   reuse_model model_;
-  hit_memory hits_;
+  detail::hit_memory hits_;
   std::vector<std::uint16_t> stays_;  // the upper half of each
-  least_of<reuse_class::count> worths_;  // of the classes' candidates; none for empty classes
+  detail::least_of<reuse_class::count> worths_;  // of the classes' candidates; none for empty classes
   std::bitset<reuse_class::count> youngest_first_;
   std::array<std::uint64_t, (reuse_class::count + 63) / 64> changed_{};  // classes that have new blocks
   std::uint64_t changed_words_ = 0;                                      // words of `changed_` that are not 0

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace pagedkv {
+namespace pagedkv::detail {
 
 /// Block ids by deadline, earliest first: a binary heap with the position of each id. Logarithmic time; 24 bytes per
 /// block.
@@ -151,6 +151,9 @@ class observed_ends {
   std::vector<std::uint32_t> notes_;  // a hash whose lowest bit is 0 where the session was said to have ended; 0: none
   std::array<counts, 2> counted_{};   // of other sessions, and of those
 };
+}  // namespace pagedkv::detail
+
+namespace pagedkv {
 
 /// Evicts the lowest priority first and, within one, the block whose next use is farthest off. Without a hint that is
 /// the least recently released block: its next use is supposed to be as far ahead as its release lies back. A block
@@ -395,9 +398,9 @@ class priority {
   }
 
   chain_lists lists_;
-  deadline_heap deadlines_;
-  deadline_heap farthest_;  // of expected blocks, by `rank_of`
-  observed_ends ends_;
+  detail::deadline_heap deadlines_;
+  detail::deadline_heap farthest_;  // of expected blocks, by `rank_of`
+  detail::observed_ends ends_;
   std::vector<timestamp> released_;
   std::vector<given_times> times_;
   std::array<std::uint64_t, 2> occupied_{};  // levels that may have blocks

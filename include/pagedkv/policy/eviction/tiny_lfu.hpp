@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace pagedkv {
+namespace pagedkv::detail {
 
 /// Estimates how often a hash was seen lately: a count-min sketch of 4-bit counters in four rows, 8 to 16 bytes per
 /// block. Every counter is halved once in ten records per block, a few at a time.
@@ -68,6 +68,9 @@ class frequency_sketch {
   std::uint64_t progress_ = 0;  // words per record go by in steps of words.size() / period
   std::size_t halved_ = 0;      // next word to halve
 };
+}  // namespace pagedkv::detail
+
+namespace pagedkv {
 
 /// W-TinyLFU (Einziger, Friedman and Manes, 2017): new blocks enter an LRU window of a hundredth of the pool. A
 /// block that leaves it stays only if its recent frequency is above that of the next victim of the main part, a
@@ -158,7 +161,7 @@ class tiny_lfu {
   std::int32_t window_limit_;
   std::int32_t protected_limit_;
   chain_lists lists_;
-  frequency_sketch sketch_;
+  detail::frequency_sketch sketch_;
   std::vector<std::uint64_t> hashes_;
   bool full_ = false;  // until the first victim nothing has to be admitted
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/formats.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/policy/axis.hpp>
 
 #include <concepts>

@@ -8,15 +8,6 @@
 
 namespace pagedkv {
 
-/// Preempts no request for another: a full pool refuses. A request that the caller preempts is computed again.
-struct no_preemption {
-  static constexpr bool enabled = false;
-  static constexpr bool keeps_kv = false;
-  static constexpr std::string_view name = "none";
-};
-
-static_assert(preemption_policy<no_preemption> && std::is_empty_v<no_preemption>);
-
 /// Preempts requests of lower priority and, with equal priority, those that arrived later. On resumption, their tokens
 /// are computed again unless they are still in the prefix cache.
 struct recompute {

@@ -3,7 +3,7 @@
 #include <pagedkv/attention/attention.hpp>
 #include <pagedkv/attention/plan_layout.hpp>
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/kernels/row.hpp>
+#include <pagedkv/kernels/divider.hpp>
 #include <pagedkv/storage/view.hpp>
 
 #include <cstdint>

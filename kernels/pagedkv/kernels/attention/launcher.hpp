@@ -3,7 +3,7 @@
 // The host's interface to attention; see launchers.hpp.
 
 #include <pagedkv/attention/plan_layout.hpp>
-#include <pagedkv/core/formats.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/kernels/attention/call.hpp>
 #include <pagedkv/kernels/runtime.hpp>
 

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <pagedkv/core/formats.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/kernels/attention/launcher.hpp>
 #include <pagedkv/kernels/attention/matrix.hpp>
 #include <pagedkv/kernels/attention/result.hpp>
 #include <pagedkv/kernels/attention/walk.hpp>
-#include <pagedkv/kernels/row.hpp>
+#include <pagedkv/kernels/divider.hpp>
 
 namespace pagedkv::kernels {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/formats.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/kernels/attention/call.hpp>
 #include <pagedkv/kernels/attention/walk.hpp>
 #include <pagedkv/kernels/platform.hpp>

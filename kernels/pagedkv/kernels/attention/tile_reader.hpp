@@ -3,7 +3,7 @@
 #include <pagedkv/kernels/attention/matrix.hpp>
 #include <pagedkv/kernels/attention/scores.hpp>
 #include <pagedkv/kernels/attention/walk.hpp>
-#include <pagedkv/kernels/row.hpp>
+#include <pagedkv/kernels/divider.hpp>
 
 namespace pagedkv::kernels {
 

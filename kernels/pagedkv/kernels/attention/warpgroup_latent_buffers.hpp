@@ -2,7 +2,7 @@
 
 // Shared memory of attention over latent vectors with products of warpgroups. Empty for other compilers.
 
-#include <pagedkv/core/formats.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/kernels/attention/warpgroup_buffers.hpp>
 
 #include <cstddef>

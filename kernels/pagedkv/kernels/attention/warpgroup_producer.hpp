@@ -7,7 +7,7 @@
 
   #include <pagedkv/kernels/attention/walk.hpp>
   #include <pagedkv/kernels/attention/warpgroup_queries.hpp>
-  #include <pagedkv/kernels/row.hpp>
+  #include <pagedkv/kernels/divider.hpp>
 
 // Rows of tokens that a warpgroup copies for products. Empty for other compilers.
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <pagedkv/core/formats.hpp>
+#include <pagedkv/core/storage_formats.hpp>
 #include <pagedkv/kernels/launchers.hpp>
 #include <pagedkv/kernels/transfer.hpp>
 #include <pagedkv/kernels/transfer/mapping.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/kernels/row.hpp>
+#include <pagedkv/kernels/divider.hpp>
 #include <pagedkv/kernels/runtime.hpp>
 #include <pagedkv/storage/view.hpp>
 

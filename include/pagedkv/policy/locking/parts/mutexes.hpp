@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/detail/spin_pause.hpp>
 #include <pagedkv/policy/locking/concept.hpp>
 #include <pagedkv/policy/locking/parts/contention.hpp>
 #include <pagedkv/policy/locking/parts/thread_index.hpp>
@@ -12,17 +13,6 @@
 #include <mutex>
 
 namespace pagedkv {
-
-/// Pauses a loop that reads a word repeatedly: yields the core's resources for a moment.
-inline void spin_pause() noexcept {
-  for (auto i = 0; i < 8; ++i) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-  }
-}
 
 /// The order in which a thread may lock mutexes: each of a higher rank than all that it holds.
 enum class lock_rank : std::uint8_t { sequence = 1, group_nodes, eviction_order, free_list_shard };

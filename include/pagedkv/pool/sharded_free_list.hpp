@@ -4,7 +4,6 @@
 #include <pagedkv/policy/locking/parts/thread_index.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/pool/free_list.hpp>
-#include <pagedkv/pool/lock_free_free_list.hpp>
 
 #include <array>
 #include <atomic>
@@ -146,7 +145,3 @@ struct free_list_of<sharded_family<NumShards, Mutex, Metrics>, Locking> {
 static_assert(free_list<free_list_for<sharded_mutex>>);
 
 }  // namespace pagedkv
-
-// Every model of `free_list`, so that `free_list_for` is defined for every locking policy.
-
-
