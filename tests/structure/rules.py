@@ -386,6 +386,21 @@ def prose_violations(root):
     return found
 
 
+def missing_headers(root):
+    """Headers that a page or a comment names, by a path or by a name alone, and that are nowhere in the tree."""
+    paths = [path.relative_to(root).as_posix() for folder in PROSE_FOLDERS for path in (root / folder).rglob("*.hpp")]
+    pages = [*sorted((root / "docs").glob("*.md")), *(path for path in sorted(root.glob("*.md")) if path.name != "CHANGELOG.md")]
+    sources = [path for folder in ("include", "kernels") for path in sorted((root / folder).rglob("*.hpp"))]
+    found = []
+    for page in [*pages, *sources]:
+        for line, text in paragraphs(page):
+            for name in re.findall(r"(?<![\w/>.*-])(?:[\w./-]*/)?\w+\.hpp\b", text):
+                ending = "/" + name.lstrip("./")
+                if not any(f"/{path}".endswith(ending) for path in paths):
+                    found.append(f"{page.relative_to(root)}:{line}: there is no {name}")
+    return found
+
+
 # Figures with a unit, in cells that begin with a number; and headings above bare numbers.
 FIGURE = re.compile(r"(?<!\w)[\d.,]+ (?:ns|µs|ms|s|min|GB/s|[GT]FLOP/s|%)(?!\w)")
 MEASURED = re.compile(r"(?<!\w)(?:ns|µs|ms|s|GB/s|[GT]FLOP/s|ratio|share|times)(?!\w)")

@@ -62,6 +62,9 @@ class SourceTree(unittest.TestCase):
     def test_sentences_name_their_subject(self):
         self.check(rules.prose_violations(SOURCE_ROOT))
 
+    def test_headers_that_pages_and_comments_name_exist(self):
+        self.check(rules.missing_headers(SOURCE_ROOT))
+
     def test_scripts_print_all_tables_of_figures(self):
         self.check(rules.typed_tables(SOURCE_ROOT))
 
@@ -193,6 +196,13 @@ class PlantedViolations(unittest.TestCase):
             "core/bad.hpp:7: A lock that whoever comes first takes.",
             "bad_test.py:1: What fails.",
         )
+
+    def test_missing_headers(self):
+        self.write("docs/good.md", "See `ids.hpp`, [`core/ids.hpp`](../include/pagedkv/core/ids.hpp) and `policy/<axis>/concept.hpp`.\n")
+        self.expect(rules.missing_headers)
+        self.write("docs/bad.md", "See `gone.hpp`,\nor `detail/ids.hpp`.\n")
+        self.write("include/pagedkv/core/bad.hpp", "// As in core/gone.hpp.\n")
+        self.expect(rules.missing_headers, "docs/bad.md:1: there is no gone.hpp", "no detail/ids.hpp", "core/bad.hpp:1: there is no core/gone.hpp")
 
     def test_typed_tables(self):
         def table(heading, *cells):

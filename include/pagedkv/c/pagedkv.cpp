@@ -32,7 +32,8 @@
   #define PAGEDKV_C_ATTENTION 1
 #endif
 
-// The library's policies have headers of their names, in which no spaces may come; others come with PAGEDKV_C_HEADER.
+// The library's policies that `pagedkv.hpp` leaves out have headers of their names, in which no spaces may come; others
+// come with PAGEDKV_C_HEADER.
 // clang-format off
 #define PAGEDKV_C_QUOTE(text) #text
 #define PAGEDKV_C_QUOTED(text) PAGEDKV_C_QUOTE(text)

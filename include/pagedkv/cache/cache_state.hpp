@@ -32,7 +32,7 @@ struct pinned_prefix {
   [[nodiscard]] table_usage usage() const noexcept { return blocks.usage(0); }
 };
 
-/// Everything that a cache knows about blocks, without their K/V. The operations in this folder work on it; `kv_cache`
+/// Everything that a cache knows about blocks, without their K/V. The functions in `cache/operations/` work on it; `kv_cache`
 /// takes the locks and hands the bytes to the backend.
 template <locking Locking, eviction_policy Eviction, free_list_policy FreeList, block_hash Hash, events Events>
 struct cache_state {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+// Facts of how numbers are stored which kernels and host share: packed tokens, orders of pieces, scales.
+
 namespace pagedkv {
 
 /// The bytes of a token that holds numbers of two kinds: `latent_dim` quantised numbers of a byte each, the float32

@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <utility>
 
+// Status of runtime calls, devices and the choice of one, access between peers, memory of other processes.
+
 namespace pagedkv::hip {
 
 /// Success, or the error of a call of the runtime. `call` has static storage. Errors: `backend_failure` with the call

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <thread>
 
+// Streams of the host executor: threads that run what is enqueued, and the crews that share a kernel's workgroups.
+
 namespace pagedkv::executor {
 class stream;
 class event;

@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+// Faults that the executor reports, the stacks that lanes run on, and the workgroup that they form.
+
 #if defined(__has_feature)
   #if __has_feature(address_sanitizer)
     #define PAGEDKV_ADDRESS_SANITIZER

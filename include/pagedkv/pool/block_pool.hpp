@@ -218,7 +218,7 @@ class block_pool {
     return before.has_value();
   }
 
-  /// Leases blocks for which `can_lease` is true and stays so until now: no other thread uses the pool.
+  /// Adds a reference to blocks for which `can_lease` is true and stays so until now: no other thread uses the pool.
   void reference_leasable(std::span<const block_id> blocks) noexcept {
     leave_order(blocks, [&](block_id block) {
       const auto before = state(block);

@@ -11,6 +11,8 @@
 #include <memory>
 #include <optional>
 
+// The words of a pool's blocks, their counts by state, and leases on many of them.
+
 namespace pagedkv {
 
 /// Blocks by state. They add up to the pool.

@@ -79,7 +79,7 @@ class run_free_list {
   /// Octets of which every block is free.
   [[nodiscard]] std::int32_t num_whole() const noexcept { return num_whole_; }
   [[nodiscard]] std::size_t num_octets() const noexcept { return octets_.size(); }
-  /// The free blocks of a octet, a bit each.
+  /// The free blocks of an octet, a bit each.
   [[nodiscard]] std::uint32_t free_in(std::size_t octet) const noexcept { return octets_[octet]; }
 
   template <class Visit>

@@ -17,10 +17,9 @@
 
 namespace pagedkv {
 
-/// Finds blocks whose eviction completes a octet of the free list: the octet's evictable blocks, with all that is
+/// Finds blocks whose eviction completes an octet of the free list: the octet's evictable blocks, with all that is
 /// cached behind them, so that a chain loses nothing but its tail. All of them have been evictable for long, measured
-/// by the blocks that were released since. 8 bytes per block. `Chains` is that of `block_pool`, with
-/// `num_children(id)` and `parent(id)`.
+/// by the blocks that were released since. 8 bytes per block.
 template <locking Locking, free_list_policy FreeList>
 class run_search {
  public:
@@ -50,7 +49,7 @@ class run_search {
     std::ranges::transform(children_, children_.begin(), new_id);
   }
 
-  /// Blocks whose eviction completes a octet, no more than `most`, parents before children; none if there is no such
+  /// Blocks whose eviction completes an octet, no more than `most`, parents before children; none if there is no such
   /// octet. The search goes on where the last one ended, for at most `patience` octets, which it counts down.
   template <linked_chains Chains>
   [[nodiscard]] std::span<const block_id> find(const run_free_list& free, std::size_t num_octets,
@@ -81,7 +80,7 @@ class run_search {
     return std::uint64_t{age_of(block)} * 100 >= age_at_turn_ * FreeList::least_age && all.words[block].evictable();
   }
 
-  /// Writes the blocks that complete a octet to `found_`, and returns their number: 0 if they may not go.
+  /// Writes the blocks that complete an octet to `found_`, and returns their number: 0 if they may not go.
   template <linked_chains Chains>
   [[nodiscard]] std::size_t gather(std::size_t octet, std::uint32_t free, const block_states<Locking>& all,
                                    const Chains& chains, std::size_t most) noexcept {

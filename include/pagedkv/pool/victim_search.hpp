@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <cstdint>
 
+// Which evictable block goes next: first one whose equal stays (`twin_list`), then those that the policy offers.
+
 namespace pagedkv {
 
 /// The unreferenced blocks that had a twin, another block of equal contents, when either was published. A search asks
@@ -122,9 +124,7 @@ class twin_list {
 /// The order of a pool's evictable blocks, and the search for the next one to evict: a block whose twin stays, unless
 /// the policy forbids it, then the blocks that the policy offers, without children first.
 ///
-/// A block is *claimed* by one compare-and-swap on its word: hits and other searches can no longer take it. `Chains`
-/// below is the prefix index: `has_children(id)`, `has_twin(id, stays)`, `detach(id)`, `attach(id)`, and, if it likes,
-/// `prefetch_victims(next, then)`.
+/// A block is *claimed* by one compare-and-swap on its word: hits and other searches can no longer take it.
 template <locking Locking, eviction_policy Eviction>
 class victim_search {
  public:

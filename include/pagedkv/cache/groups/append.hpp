@@ -13,6 +13,8 @@
 #include <limits>
 #include <span>
 
+// Appends to one sequence of several groups, and the copies that precede them.
+
 namespace pagedkv::detail {
 
 /// Whether the next token begins inside a block that must be copied first, even if no other holder has it: a hit may

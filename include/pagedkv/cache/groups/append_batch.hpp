@@ -15,6 +15,8 @@
 #include <cstdint>
 #include <span>
 
+// One call for the sequences of a step, with several groups: commits, appends, slots.
+
 namespace pagedkv::detail {
 
 /// Calls `added(g, index, block)` for each entry of the tables that `change()` makes behind the last token.

@@ -12,6 +12,8 @@
 #include <numeric>
 #include <span>
 
+// Commits with several groups: nodes, saved states, and blocks that windows leave behind.
+
 namespace pagedkv::detail {
 
 /// The length at which a state is saved before the end of the prompt; 0 for none.

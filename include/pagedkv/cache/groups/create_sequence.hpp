@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+// How a sequence of several groups begins: with a prompt, or as a fork of another one.
+
 namespace pagedkv::detail {
 
 /// Makes empty tables those of a prompt with a hit, and says which blocks a hit shares and which it copies.

@@ -13,6 +13,8 @@
 #include <span>
 #include <vector>
 
+// Questions about prompts and sequences of several groups that change nothing.
+
 namespace pagedkv::detail {
 
 /// Whether a prompt fits with a hit, of which creation takes so many tokens. Errors: those of

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <span>
 
+// Prefixes of several groups that stay: pins.
+
 namespace pagedkv::detail {
 
 /// Fills an empty pin with references to what a hit of these tokens needs; returns its length. Errors: `out_of_memory`.

@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <span>
 
+// How a sequence of several groups gets shorter: at its end, altogether.
+
 namespace pagedkv::detail {
 
 /// Ends a sequence. Its computed blocks stay findable until their eviction, as does the newest state of its answer.

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <span>
 
+// New ids of moved blocks, wherever tables and nodes name them.
+
 namespace pagedkv::detail {
 
 /// Renames moved blocks wherever they are named: linear in the pool and in all tables.

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+// Counts of a cache with several groups, and the invariants that its checker verifies.
+
 namespace pagedkv::detail {
 
 template <layered State>

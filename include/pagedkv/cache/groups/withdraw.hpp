@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <span>
 
+// How nodes are hidden from look-ups, with the blocks of all groups that need them.
+
 namespace pagedkv::detail {
 
 /// Invalidates, from the first one on that has a block of the sequence, or one that it may have dropped, the nodes that

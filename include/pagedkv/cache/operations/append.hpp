@@ -16,6 +16,8 @@
 #include <span>
 #include <utility>
 
+// Appends to one sequence, and the copy on write that precedes them.
+
 namespace pagedkv::detail {
 
 /// The block with the end of a sequence, which is not full. Later blocks of the table are reserved.

@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <span>
 
+// One call for the sequences of a step: commits, appends, slots.
+
 namespace pagedkv::detail {
 
 /// The number of slots in a batch, with room for as many of each group, and for failures. Errors: `invalid_argument`.

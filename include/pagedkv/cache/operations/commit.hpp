@@ -12,6 +12,8 @@
 #include <span>
 #include <utility>
 
+// Commits: which blocks enter the prefix index, and in which order.
+
 namespace pagedkv::detail {
 
 /// Publishes the next block of a sequence, whose chained hash this is, unless it is published already. `newest`: the

@@ -17,6 +17,8 @@
 #include <initializer_list>
 #include <span>
 
+// How a sequence begins: with a prompt, or as a fork of another one.
+
 namespace pagedkv::detail {
 
 /// Writes the tokens of blocks from the one at `first` on, as far as there are blocks.

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <span>
 
-// What a look-up holds: a lease on each block that it finds, until that is a reference or ends; a reference at once
+// A look-up holds a lease on each block that it finds, until that is a reference or ends; a reference at once
 // where no other thread can come between.
 
 namespace pagedkv::detail {
@@ -35,7 +35,7 @@ struct list_each {
   }
 };
 
-/// See `match_chain`.
+/// Finds the longest published prefix as `match_chain` does, `max_blocks` at most, and calls `found` on each of its blocks.
 template <class State, class Found>
 std::size_t match_blocks(const State& state, const chain_link& root, const token_run& run, std::size_t max_blocks,
                          Found found) noexcept {
@@ -74,7 +74,8 @@ void reference_found(State& state, block_id block) noexcept {
   reference_found(state, std::span{&block, 1});
 }
 
-/// Makes references of the leases on the first `count` blocks of a table that `lease_prefix` filled.
+/// Makes references of the leases on the first `count` blocks of a table that `lease_prefix` filled; of those that are
+/// references at once, nothing is left to do.
 template <class State>
 void reference_leased([[maybe_unused]] State& state, [[maybe_unused]] const block_table& blocks,
                       [[maybe_unused]] std::size_t count) noexcept {
@@ -84,7 +85,7 @@ void reference_leased([[maybe_unused]] State& state, [[maybe_unused]] const bloc
 }
 
 /// Appends the longest published prefix, `max_blocks` at most, to an empty table with room for it, each block under a
-/// lease until `reference_leased` or `end_leases`. The table is going to be filled up to `total(num_hits)` blocks: where
+/// lease until `reference_leased` or `end_leases`, or with a reference where `references_at_once`. The table is going to be filled up to `total(num_hits)` blocks: where
 /// that is bound to fail, nothing is changed.
 template <class State, class Total>
 [[nodiscard]] result<void> lease_prefix(State& state, block_table& blocks, const chain_link& root, const token_run& run,

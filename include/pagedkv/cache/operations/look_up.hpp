@@ -18,6 +18,8 @@
 #include <span>
 #include <vector>
 
+// Questions about prompts and sequences that change nothing: hits, room, common blocks, hashes.
+
 namespace pagedkv::detail {
 
 /// Length of the prefix, in tokens, that a sequence of this prompt would share.

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <span>
 
+// Prefixes that stay: pins.
+
 namespace pagedkv::detail {
 
 /// References every full block of a published prefix of these tokens.

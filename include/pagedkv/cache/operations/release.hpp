@@ -12,6 +12,8 @@
 #include <span>
 #include <vector>
 
+// How a sequence gets shorter: at its end, at its start, altogether.
+
 namespace pagedkv::detail {
 
 /// Gives back every block of a sequence. Its branch and its trunk may have ended each for itself.

@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+// Moves of blocks: for a pool without gaps, and for another size.
+
 namespace pagedkv::detail {
 
 /// Whether an operation can keep all other threads out of the cache.

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+// How a sequence that waited for a tier shares what others published meanwhile.
+
 namespace pagedkv::detail {
 
 /// A published block with the contents of the sequence's block at `index`, which continues its published ones, with a

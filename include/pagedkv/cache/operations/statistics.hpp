@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+// A cache's counts, and the invariants that its checker verifies.
+
 namespace pagedkv::detail {
 
 template <class State>

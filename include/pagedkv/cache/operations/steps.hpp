@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <span>
 
+// Steps in flight, and the time.
+
 namespace pagedkv::detail {
 
 template <class State>

@@ -20,6 +20,8 @@
 #include <cstdint>
 #include <span>
 
+// Arrays for kernels, and what is known of one sequence.
+
 namespace pagedkv::detail {
 
 /// Errors: `invalid_argument` when there is too little room.

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <span>
 
-// What a sequence has published ahead of its launch, and how it is hidden from look-ups.
+// Blocks that a sequence has published ahead of its launch, and how they are hidden from look-ups.
 
 namespace pagedkv::detail {
 
