@@ -4,6 +4,7 @@
 #include "restarts.hpp"
 
 #include "../groups/group_engine.hpp"
+#include "../support/allocation_count.hpp"
 #include "temporary_folder.hpp"
 
 #include <pagedkv/tier/basic_file_tier.hpp>
@@ -84,6 +85,21 @@ std::int64_t lose_second(fake_store& store, const cache_config& device) {
   return second;
 }
 
+/// Gives the record that lies furthest from a sequence's start this index among those of its node.
+void give_deepest_index(fake_store& store, const cache_config& device, std::int64_t index) {
+  const auto format = cache_with<placed_tier>::format_of(device, "");
+  const auto identity_of = [&](const auto& entry) {
+    return read_record_header(format, {entry.second.bytes.get(), entry.second.size}).identity;
+  };
+  const auto position_of = [&](const auto& entry) { return identity_of(entry).position; };
+  auto& deepest = *std::ranges::max_element(store.records, {}, position_of);
+  auto identity = identity_of(deepest);
+  const auto tokens = std::vector<token>(identity.contents.tokens.begin(), identity.contents.tokens.end());
+  identity.contents.tokens = tokens;  // a copy: the header is written where they lie
+  identity.index = index;
+  REQUIRE(seal_record(format, identity, {deepest.second.bytes.get(), deepest.second.size}));
+}
+
 [[nodiscard]] bool attends_to_all(const group_list& groups) {
   return std::ranges::any_of(groups, [](const group_config& group) {
     return group.kind == group_kind::full || group.kind == group_kind::latent;
@@ -142,6 +158,32 @@ TEST_CASE("a sequence of groups is no longer than its first chunk where loads fi
     }
   }
   CHECK(num_refused > 0);
+}
+
+TEST_CASE("a sequence of groups gets no less from tiers than it is told, where memory is short",
+          "[group_cache][tier]") {
+  for (const auto& [kind, groups] : kinds) {
+    auto num_without = 0;
+    for (auto n = 1, found = 0; found != 40; ++n) {
+      CAPTURE(kind, n);
+      auto on = host_engine{device_with(groups), tier_config{}, basic_host_tier<host_allocator, lru>{many_records}};
+      on.serve(counted(41));
+      fill_device(on, 10'000);
+      const auto prompt = counted(41);
+      fail_allocation(n);
+      const auto made = on.cache.create_sequence(prompt);
+      fail_allocation(0);
+      on.check_invariants();
+      if (!made) {
+        CHECK(made.error().code == error_code::out_of_memory);
+        continue;
+      }
+      CHECK(made->num_cached_tokens == on.cache.describe(made->id)->num_computed_tokens);
+      num_without += made->num_cached_tokens < 40;
+      found = static_cast<int>(made->num_cached_tokens);
+    }
+    CHECK(num_without > 0);
+  }
 }
 
 TEST_CASE("windows keep in tiers what the next token reads", "[group_cache][tier]") {
@@ -299,6 +341,56 @@ TEST_CASE("a cache with groups that is made anew finds what was written", "[grou
     CHECK(num_found > num_hot_blocks);
     auto on = with_store(device, many_records, left, config_of({chosen.write, chosen.exclusive}, false));
     check_restart(on.cache, on, num_found, chosen, 0);
+  }
+}
+
+TEST_CASE("a record of a group that there is not is erased", "[group_cache][tier][restart]") {
+  for (const auto index : {std::int64_t{-1}, std::int64_t{1} << 40}) {
+    for (const auto& [kind, groups] : kinds) {
+      CAPTURE(kind, index);
+      const auto device = device_with(groups);
+      const auto store = std::make_shared<fake_store>();
+      {
+        auto on = with_store(device, 24, store);
+        on.serve(counted(41));
+        fill_device(on, 10'000);
+        on.cache.wait_idle();
+      }
+      give_deepest_index(*store, device, index);
+      const auto num_left = std::ssize(store->records) - 1;
+      auto on = with_store(device, many_records, store);
+      on.serve(counted(41));
+      fill_device(on, 10'000);  // records are adopted when what is before them has been computed
+      on.cache.wait_idle();
+      CHECK(on.cache.tier(1).adopted == num_left);
+      on.check_invariants();
+    }
+  }
+}
+
+TEST_CASE("what computes faster than it loads is computed for groups, too", "[group_cache][tier][restart]") {
+  for (const auto& [kind, groups] : kinds) {
+    if (!attends_to_all(groups)) {
+      continue;  // see below
+    }
+    CAPTURE(kind);
+    const auto device = device_with(groups);
+    const auto store = std::make_shared<fake_store>();
+    {
+      auto on = with_store(device, many_records, store);
+      on.serve(counted(41));
+      on.serve(counted(41, 50'000));
+      fill_device(on, 10'000);
+      on.cache.wait_idle();
+    }
+    auto config = tier_config{};
+    config.prefill_tokens_per_second = std::int64_t{1} << 60;
+    auto on = with_store(device, many_records, store, config);
+    CHECK(on.serve(counted(41)) == 40);  // no speed is known yet
+    CHECK(on.cache.tier(1).loads > 0);
+    const auto made = on.cache.create_sequence(counted(41, 50'000)).value();
+    CHECK(made.num_loading_tokens == 0);
+    on.check_invariants();
   }
 }
 

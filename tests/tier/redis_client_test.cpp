@@ -4,6 +4,7 @@
 #include "store_process.hpp"
 
 #include <pagedkv/tier/redis_client.hpp>
+#include <pagedkv/tier/redis_connection.hpp>
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
@@ -14,14 +15,20 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 using namespace pagedkv;
 using namespace pagedkv::testing;
@@ -303,6 +310,26 @@ TEST_CASE("a store that closes connections is asked again after pauses only", "[
     CHECK(store.num_accepted() == 1);
   }
   CHECK(num_descriptors() <= before);
+}
+
+TEST_CASE("a connection that its peer resets is lost, whatever is done with it", "[redis]") {
+  const auto listener = loopback_socket{};
+  const auto reset_connection = [&] {
+    auto made = std::make_unique<detail::redis_connection>(redis_endpoint{"127.0.0.1", listener.port()});
+    const auto peer = ::accept4(listener.descriptor(), nullptr, nullptr, SOCK_CLOEXEC);
+    REQUIRE(peer >= 0);
+    const auto at_once = linger{1, 0};
+    REQUIRE(::setsockopt(peer, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)) == 0);
+    ::close(peer);
+    auto polled = pollfd{made->descriptor(), 0, 0};  // errors are told without being asked for
+    REQUIRE(::poll(&polled, 1, -1) == 1);
+    return made;
+  };
+  auto buffer = std::array<char, 16>{};
+  CHECK(reset_connection()->receive(buffer, 100) == detail::io_state::lost);
+  auto part = iovec{buffer.data(), buffer.size()};
+  auto parts = std::span{&part, 1};
+  CHECK(reset_connection()->send(parts) == detail::io_state::lost);
 }
 
 TEST_CASE("answers that belong to nothing fail their values", "[redis]") {

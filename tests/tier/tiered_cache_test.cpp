@@ -139,6 +139,42 @@ TEST_CASE("an exclusive host tier gives up what the device has", "[tier][tiered_
   CHECK_THROWS_AS((tiered_cache<float32>{small_device(4), inclusive, {8}}), exception);
 }
 
+TEST_CASE("contents are saved when the last of several blocks that have them leaves the device",
+          "[tier][tiered_cache]") {
+  auto cache = tiered_cache<float32>{small_device(4), exclusive(), {8}};
+  auto driver = tiered_driver{cache};
+  const auto publish = [&] {  // one more block with the contents
+    const auto made = driver.create(numbered(4), {}, {.max_cached_tokens = 0});
+    REQUIRE(made);
+    driver.compute(made->id);
+    return made->id;
+  };
+  const auto give_up = [&](sequence_id id) {
+    driver.release(id);
+    const auto step = cache.begin_step();
+    REQUIRE(step);
+    auto victims = std::array<block_id, 4>{};
+    CHECK(cache.evict(victims, *step).value() == 1);
+    REQUIRE(cache.retire_step(*step));
+    driver.check_invariants();
+  };
+  give_up(publish());
+  CHECK(cache.tier(0).written == 1);
+  auto held = std::vector<sequence_id>{publish(), publish(), publish()};
+  CHECK(cache.tier(0).num_records == 0);
+  give_up(held[2]);  // the newest
+  held[2] = publish();
+  give_up(held[0]);  // the oldest
+  held[0] = publish();
+  give_up(held[2]);  // one between others
+  give_up(held[1]);
+  CHECK(cache.tier(0).num_records == 0);
+  CHECK(cache.tier(0).written == 1);
+  give_up(held[0]);
+  CHECK(cache.tier(0).written == 2);
+  CHECK(driver.serve(numbered(5)) == 4);
+}
+
 TEST_CASE("chains lose their tails first in host memory", "[tier][tiered_cache]") {
   auto cache = tiered_cache<float32>{small_device(4), {}, {4}};
   auto driver = tiered_driver{cache};

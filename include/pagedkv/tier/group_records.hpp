@@ -66,7 +66,7 @@ class group_directory : public record_table<node_tree<Locking, Hash>, false> {
   }
   /// Calls `visit(record)` on the records of a group at a node.
   template <class Visit>
-  void for_each_record(node_id node, std::size_t g, Visit&& visit) const noexcept {
+  void for_each_record(node_id node, std::size_t g, Visit&& visit) const {
     const auto first = static_cast<std::int32_t>(first_record(node, g));
     for (std::size_t i = 0; i < shapes_.records_of_node(g); ++i) {
       visit(static_cast<record_id>(first + static_cast<std::int32_t>(i)));
