@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -116,6 +117,21 @@ TEMPLATE_TEST_CASE("records are longer than requests", "[tier]", uring_files, th
   batch.write(tier);
   batch.read(tier);
   CHECK(batch.num_served() == 9);
+}
+
+TEST_CASE("io_uring executes a request before anybody waits for it", "[tier]") {
+  const auto engine = uring_files::create(1).value();
+  auto ends = std::array<int, 2>{};
+  REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+  auto sent = std::array<std::byte, 8>{};
+  engine->start({.slot = 0, .descriptor = ends[1], .bytes = sent, .is_write = true});
+  auto polled = pollfd{ends[0], POLLIN, 0};
+  CHECK(::poll(&polled, 1, 60'000) == 1);
+  const auto completed = engine->next(std::chrono::steady_clock::now() + no_hurry);
+  REQUIRE(completed);
+  CHECK(completed->outcome == std::ssize(sent));
+  ::close(ends[0]);
+  ::close(ends[1]);
 }
 
 TEST_CASE("a tier says how it works", "[tier]") {
