@@ -1,32 +1,27 @@
 // Operations on small caches, with and without groups, tiers and locks, chosen by the bytes: none fails but with an error,
 // the cache's invariants hold after each, and nothing is in use when all sequences have ended.
 
-#include "../support/small_config.hpp"
+#include "operations.hpp"
 #include "target.hpp"
 
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
+#include <pagedkv/policy/locking/rw_lock.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
 #include <pagedkv/tier/tiered_cache.hpp>
 
 #include <algorithm>
 #include <array>
-#include <random>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace pagedkv::fuzz {
 
 namespace {
-
-constexpr auto most_sequences = std::size_t{6};
-
-cache_config small() {
-  auto config = test::small_config(10);
-  config.num_layers = 1;
-  config.max_sequences = static_cast<std::int32_t>(most_sequences);
-  return config;
-}
 
 template <class Cache>
 class driver {
@@ -37,7 +32,7 @@ class driver {
     while (!bytes_.at_end()) {
       const auto number = bytes_.below(21);
       operate(number);
-      check(std::to_string(number));
+      check_invariants(cache_, std::to_string(number));
     }
     for (const auto step : steps_) {
       require(cache_.retire_step(step).has_value(), "an open step is not retired");
@@ -46,26 +41,11 @@ class driver {
       require(cache_.release(id).has_value(), "a sequence is not released");
     }
     cache_.unpin_all();
-    check("the end");
+    check_invariants(cache_, "the end");
     require(cache_.statistics().blocks.in_use == 0, "blocks are in use at the end");
   }
 
  private:
-  void check(const std::string& behind) {
-    for (const auto& sentence : cache_.check_invariants()) {
-      require(false, sentence + ", behind operation " + behind);
-    }
-  }
-
-  /// Few different ones, so that prompts share.
-  std::vector<token> tokens(int most) {
-    auto made = std::vector<token>(static_cast<std::size_t>(bytes_.below(most + 1)));
-    const auto first = bytes_.below(3) * 100;
-    for (auto i = std::size_t{0}; i < made.size(); ++i) {
-      made[i] = static_cast<token>(first + static_cast<int>(i));
-    }
-    return made;
-  }
   sequence_id any() {
     return ids_.empty() ? sequence_id{} : ids_[static_cast<std::size_t>(bytes_.take()) % ids_.size()];
   }
@@ -80,7 +60,7 @@ class driver {
       case 1:
       case 2: return create();
       case 3:
-      case 4: return static_cast<void>(cache_.append(any(), token_run{tokens(9)}));
+      case 4: return static_cast<void>(cache_.append(any(), token_run{tokens_of(bytes_, 9)}));
       case 5:
       case 6: return commit();
       case 7: {
@@ -97,9 +77,9 @@ class driver {
       case 9:
       case 10: return release();
       case 11: return static_cast<void>(cache_.reserve_slots(any(), bytes_.below(6)));
-      case 12: return static_cast<void>(cache_.pin(token_run{tokens(12)}));
+      case 12: return static_cast<void>(cache_.pin(token_run{tokens_of(bytes_, 12)}));
       case 13: return static_cast<void>(cache_.unpin_all());
-      case 14: return static_cast<void>(cache_.invalidate_prefix(token_run{tokens(12)}));
+      case 14: return static_cast<void>(cache_.invalidate_prefix(token_run{tokens_of(bytes_, 12)}));
       case 15: return step();
       case 16: return batch();
       case 17: return static_cast<void>(cache_.resize(5 + bytes_.below(8)));
@@ -110,7 +90,7 @@ class driver {
   }
 
   void create() {
-    const auto prompt = tokens(24);
+    const auto prompt = tokens_of(bytes_, 24);
     auto options = sequence_options{};
     options.salt = salt{static_cast<std::uint64_t>(bytes_.below(2))};
     if (bytes_.below(3) == 0) {
@@ -167,7 +147,7 @@ class driver {
     require(moves.has_value() == steps_.empty(), "a compaction does not ask for open steps");
   }
   void batch() {
-    const auto more = tokens(3);
+    const auto more = tokens_of(bytes_, 3);
     auto entries = std::vector<batch_entry>{};
     for (const auto id : ids_) {
       entries.push_back({.id = id, .run = token_run{more}, .num_computed_tokens = length(id), .num_ahead = 1});
@@ -183,16 +163,6 @@ class driver {
   std::vector<sequence_id> ids_;
   std::vector<step_id> steps_;
 };
-
-std::vector<std::vector<std::uint8_t>> random_bytes() {
-  auto random = std::mt19937{1};
-  auto made = std::vector<std::vector<std::uint8_t>>(16);
-  for (auto& each : made) {
-    each.resize(200);
-    std::ranges::generate(each, [&] { return static_cast<std::uint8_t>(random()); });
-  }
-  return made;
-}
 
 template <class Cache, class... Arguments>
 void drive(input bytes, const Arguments&... arguments) {
@@ -221,6 +191,12 @@ const target operations_of_groups{"operations_of_groups", random_bytes,
                                   [](input bytes) { drive<group_cache<>>(bytes, grouped()); }};
 const target operations_without_locks{"operations_without_locks", random_bytes,
                                       [](input bytes) { drive<kv_cache<lock_free, clock_sweep>>(bytes, small()); }};
+/// The first byte chooses the lock.
+const target operations_behind_locks{"operations_behind_locks", random_bytes, [](input bytes) {
+                                       const auto rest = bytes.subspan(bytes.empty() ? 0 : 1);
+                                       reader{bytes}.below(2) == 0 ? drive<kv_cache<rw_lock>>(rest, small())
+                                                                   : drive<kv_cache<sharded_mutex>>(rest, small());
+                                     }};
 const target operations_of_tiers{"operations_of_tiers", random_bytes, [](input bytes) {
                                    drive<tiered_cache<>>(bytes, small(), tier_config{}, host_tier<>{6, {}});
                                  }};

@@ -52,8 +52,10 @@ class reader {
 extern const target operations_of_caches;
 extern const target operations_of_groups;
 extern const target operations_without_locks;
+extern const target operations_behind_locks;
 extern const target operations_of_tiers;
 extern const target operations_of_groups_in_tiers;
+extern const target operations_of_trackers;
 extern const target records;
 extern const target sessions;
 extern const target offers;
@@ -69,8 +71,10 @@ extern const target event_batches;
       &operations_of_caches,
       &operations_of_groups,
       &operations_without_locks,
+      &operations_behind_locks,
       &operations_of_tiers,
       &operations_of_groups_in_tiers,
+      &operations_of_trackers,
       &records,
       &sessions,
       &offers,
