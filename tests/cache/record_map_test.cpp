@@ -6,6 +6,7 @@
 
 #include "../support/allocation_count.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <set>
 #include <vector>
@@ -126,6 +127,23 @@ TEST_CASE("a full map reserves nothing until a record ends", "[record_map]") {
   CHECK(holds(records, again));
   CHECK_FALSE(holds(records, ids[70]));
   CHECK(records.reserve("number of records").error().code == error_code::limit_reached);
+}
+
+TEST_CASE("a map's memory grows with its records, and its capacity has links before them", "[record_map]") {
+  const auto bytes_of = [](const map& of) { return static_cast<std::int64_t>(of.metadata_bytes()); };
+  constexpr auto chunk = std::int64_t{64};  // records
+  auto records = map{2 * chunk};
+  const auto links = bytes_of(records);
+  constexpr auto of_links = std::int64_t{sizeof(std::int32_t)};
+  constexpr auto of_pointer = std::int64_t{sizeof(void*)};
+  CHECK(links >= bytes_of(map{chunk}) + chunk * of_links + of_pointer);
+  for (auto i = 0; i < chunk; ++i) {
+    static_cast<void>(add(records, i));
+  }
+  const auto half = bytes_of(records);
+  CHECK(half >= links + chunk * std::int64_t{sizeof(int)});
+  static_cast<void>(add(records, 64));
+  CHECK(bytes_of(records) - half == half - links);
 }
 
 TEST_CASE("an entry that was reserved and abandoned was never open", "[record_map]") {

@@ -1,6 +1,8 @@
 #include "../support/allocation_count.hpp"
 #include "../support/cache_fixture.hpp"
 
+#include <array>
+
 using namespace pagedkv;
 using namespace pagedkv::test;
 
@@ -82,6 +84,17 @@ TEST_CASE("a fork of tokens that are still to be written is refused", "[cache][f
   REQUIRE(fork);
   CHECK(cache.describe(*fork)->num_tokens == 5);
   release_all(cache, {id, *fork});
+}
+
+TEST_CASE("a run that fits into the last block is appended once", "[cache][append]") {
+  auto cache = kv_cache<>{small_cache(8)};
+  const auto id = create_committed(cache, text(0, 5));
+  REQUIRE(cache.append(id, text(50, 2)));
+  auto kept = std::array<token, 7>{};
+  CHECK(cache.describe(id)->num_tokens == 7);
+  REQUIRE(cache.tokens(id, 0, kept));
+  CHECK(kept == std::array<token, 7>{0, 1, 2, 3, 4, 50, 51});
+  release_all(cache, {id});
 }
 
 TEST_CASE("appending allocates no memory up to the expected length", "[cache][append]") {
