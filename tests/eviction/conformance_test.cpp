@@ -9,6 +9,9 @@
 #include <catch2/generators/catch_generators.hpp>
 #include <catch2/generators/catch_generators_range.hpp>
 
+#include <algorithm>
+#include <cstdint>
+#include <random>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -101,6 +104,51 @@ TEMPLATE_LIST_TEST_CASE("a policy forgets what is erased and follows what is ren
   policy.remove(block_id{1});
   policy.erase(block_id{1});
   CHECK(next_victim(policy) == no_block);
+}
+
+TEMPLATE_TEST_CASE("blocks that leave together leave as they would one by one", "[eviction][random]", clock_sweep,
+                   basic_clock_sweep<1>, clock_sweep::for_one_thread) {
+  constexpr auto num_blocks = std::int32_t{300};
+  const auto seed = Catch::getSeed();
+  CAPTURE(seed);
+  auto random = std::mt19937{seed};
+  auto together = TestType{num_blocks};
+  auto one_by_one = TestType{num_blocks};
+  const auto insert = [&](block_id block) {
+    together.insert(block, {});
+    one_by_one.insert(block, {});
+  };
+  for (auto i = 0; i < num_blocks; ++i) {
+    insert(block_id{i});
+  }
+  for (auto round = 0; round < 20; ++round) {
+    auto hit = std::vector<block_id>{};
+    for (auto i = 0; i < num_blocks; ++i) {
+      if (random() % 4 != 0) {
+        hit.push_back(block_id{i});
+      }
+    }
+    if (round % 2 == 0) {
+      std::shuffle(hit.begin(), hit.end(), random);
+    }
+    {
+      auto removals = together.removals();
+      for (const auto block : hit) {
+        removals.remove(block);
+      }
+    }
+    for (const auto block : hit) {
+      one_by_one.remove(block);
+    }
+    for (auto victim = next_victim(one_by_one); victim != no_block; victim = next_victim(one_by_one)) {
+      REQUIRE(next_victim(together) == victim);
+      hit.push_back(victim);
+    }
+    REQUIRE(next_victim(together) == no_block);
+    for (const auto block : hit) {
+      insert(block);
+    }
+  }
 }
 
 TEMPLATE_LIST_TEST_CASE("a chain is evicted from its tail", "[eviction]", evicting) {

@@ -521,12 +521,14 @@ class block_pool {
   void leave_order(std::span<const block_id> blocks, Reference&& reference) noexcept {
     auto num_evictable = std::int64_t{0};
     auto num_retiring = std::int64_t{0};
-    for (const auto block : blocks) {
-      if (const block_state before = reference(block); before.count() == 0) {
-        ++(before.step() == 0 ? num_evictable : num_retiring);
-        victims_.remove(block);
+    victims_.remove_each([&](auto&& remove) {
+      for (const auto block : blocks) {
+        if (const block_state before = reference(block); before.count() == 0) {
+          ++(before.step() == 0 ? num_evictable : num_retiring);
+          remove(block);
+        }
       }
-    }
+    });
     if (num_evictable != 0) {
       states_.tally.remove_evictable(num_evictable);
     }

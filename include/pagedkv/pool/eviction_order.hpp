@@ -31,6 +31,12 @@ class direct_order {
     policy_.insert(block, how);
   }
   void remove(block_id block) noexcept { policy_.remove(block); }
+  /// The policy's own, if it has any: see `eviction_policy`.
+  [[nodiscard]] auto removals() noexcept
+    requires requires(Eviction& policy) { policy.removals(); }
+  {
+    return policy_.removals();
+  }
   void erase(block_id block) noexcept { policy_.erase(block); }
   void rename(block_id from, block_id to) noexcept { policy_.rename(from, to); }
 

@@ -137,10 +137,21 @@ class victim_search {
     list(block, how, all);
     twins_.release(block);
   }
-  /// A block that may be listed has a reference again.
-  void remove(block_id block) noexcept {
-    order_.remove(block);
-    twins_.reference(block);
+  /// Blocks that may be listed have references again: calls `body(remove)`, which calls `remove(id)` on each.
+  template <class Body>
+  void remove_each(Body&& body) noexcept {
+    const auto remove_from = [&](auto& order) {
+      body([&](block_id block) {
+        order.remove(block);
+        twins_.reference(block);
+      });
+    };
+    if constexpr (requires { order_.removals(); }) {
+      auto removals = order_.removals();
+      remove_from(removals);
+    } else {
+      remove_from(order_);
+    }
   }
   /// A published block is about to be freed, other than as a victim.
   void erase(block_id block) noexcept { order_.erase(block); }

@@ -49,11 +49,10 @@ class basic_clock_sweep {
     evictable_.set(to_index(block));
   }
 
-  void remove(block_id block) noexcept {
-    evictable_.reset(to_index(block));
-    const auto count = load(block) & max_count;
-    store(block, count < max_count ? count + 1 : count);
-  }
+  void remove(block_id block) noexcept { removals().remove(block); }
+
+  /// Removes blocks of which neighbours mostly follow each other.
+  [[nodiscard]] auto removals() noexcept { return gathered_removals{*this}; }
 
   void erase(block_id block) noexcept {
     evictable_.reset(to_index(block));
@@ -118,6 +117,21 @@ class basic_clock_sweep {
   // The first may be cut short, the last must find every counter at 0.
   static constexpr auto num_laps = max_count + 2;
   static constexpr auto num_hands = std::size_t{std::is_same_v<ThreadIndex, only_thread_index> ? 1 : 64};
+
+  class [[nodiscard]] gathered_removals {
+   public:
+    explicit gathered_removals(basic_clock_sweep& from) noexcept : from_(from), resets_(from.evictable_) {}
+
+    void remove(block_id block) noexcept {
+      resets_.reset(to_index(block));
+      const auto count = from_.load(block) & max_count;
+      from_.store(block, count < max_count ? count + 1 : count);
+    }
+
+   private:
+    basic_clock_sweep& from_;
+    typename evictable_bitmap<Atomic>::gathered_resets resets_;
+  };
 
   /// The hand of a thread, or of several if there are more threads than hands.
   struct alignas(64) own_hand {

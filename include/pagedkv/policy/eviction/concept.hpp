@@ -110,6 +110,8 @@ concept has_concurrent = requires {
 /// | `P::orders_by_age`  | true: `contiguous_runs` may take blocks of similar age out of turn                       |
 /// | `P::for_one_thread` | of a concurrent policy: one that orders alike, for caches with one thread                |
 /// | `p.next_victims()`  | the two blocks that `victim` would offer next: the pool fetches what evicting them reads |
+/// | `p.removals()`      | where blocks that are hit together leave: its `remove(id)` is `p.remove(id)`, at the     |
+/// |                     | latest when it is destroyed; not of policies that `sharded_mutex` calls under its mutex  |
 ///
 /// A minimal model:
 ///

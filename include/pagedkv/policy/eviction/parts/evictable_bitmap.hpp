@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace pagedkv {
@@ -34,17 +35,36 @@ class evictable_bitmap {
 
   /// Returns whether the index was present.
   bool reset(std::size_t i) noexcept {
-    auto& word = words_[i / 64];
-    const auto before = word.fetch_and(~bit(i), std::memory_order_seq_cst);
-    if ((before & ~bit(i)) == 0) {
-      auto& above = summary_[i / 4096];
-      above.fetch_and(~bit(i / 64), std::memory_order_seq_cst);
-      if (word.load(std::memory_order_seq_cst) != 0) {
-        above.fetch_or(bit(i / 64), std::memory_order_seq_cst);
+    return (reset_in_word(i / 64, bit(i)) & bit(i)) != 0;
+  }
+
+  /// Resets indices, neighbours by one instruction: each one at the latest when this is destroyed.
+  class [[nodiscard]] gathered_resets {
+   public:
+    explicit gathered_resets(evictable_bitmap& from) noexcept : from_(from) {}
+    gathered_resets(const gathered_resets&) = delete;
+    gathered_resets& operator=(const gathered_resets&) = delete;
+    ~gathered_resets() { finish(); }
+
+    void reset(std::size_t i) noexcept {
+      if (i / 64 != word_) {
+        finish();
+        word_ = i / 64;
+      }
+      bits_ |= bit(i);
+    }
+
+   private:
+    void finish() noexcept {
+      if (bits_ != 0) {
+        from_.reset_in_word(word_, std::exchange(bits_, 0));
       }
     }
-    return (before & bit(i)) != 0;
-  }
+
+    evictable_bitmap& from_;
+    std::size_t word_ = 0;
+    std::uint64_t bits_ = 0;  // of the word, those that are still to be reset
+  };
 
   /// The first index at or after `from`, or the size. Follows the summary, which lags behind while a thread is inside
   /// `set` or `reset`: for as long as that thread is stopped there, an index may be missed.
@@ -88,6 +108,20 @@ class evictable_bitmap {
   }
 
  private:
+  /// Returns the word as it was.
+  std::uint64_t reset_in_word(std::size_t index, std::uint64_t bits) noexcept {
+    auto& word = words_[index];
+    const auto before = word.fetch_and(~bits, std::memory_order_seq_cst);
+    if ((before & ~bits) == 0) {
+      auto& above = summary_[index / 64];
+      above.fetch_and(~bit(index), std::memory_order_seq_cst);
+      if (word.load(std::memory_order_seq_cst) != 0) {
+        above.fetch_or(bit(index), std::memory_order_seq_cst);
+      }
+    }
+    return before;
+  }
+
   [[nodiscard]] static constexpr std::size_t num_words(std::size_t bits) noexcept { return (bits + 63) / 64; }
   [[nodiscard]] static constexpr std::uint64_t bit(std::size_t i) noexcept { return std::uint64_t{1} << i % 64; }
   [[nodiscard]] static std::size_t lowest(std::uint64_t bits) noexcept {
