@@ -422,6 +422,39 @@ TEST_CASE("a chain is followed as far as it agrees, however long", "[chain_match
   CHECK(match(tokens, num_blocks) == 40);
 }
 
+TEST_CASE("a chain of long blocks ends before the first token that differs", "[chain_match]") {
+  constexpr auto num_blocks = std::size_t{3};
+  for (const auto size : {127, 128, 129, 159, 160, 500}) {
+    auto index = prefix_index<single_thread, xxh3_hash>{num_blocks, size, 99};
+    auto leases = open_leases{};
+    auto tokens = std::vector<token>(num_blocks * static_cast<std::size_t>(size) + 1);
+    std::iota(tokens.begin(), tokens.end(), 0);
+    const auto asked = [&] { return std::span{tokens}.subspan(1); };  // off every boundary
+    auto before = index.root(salt::none);
+    for (auto i = std::size_t{0}; i < num_blocks; ++i) {
+      const auto contents = token_run{asked()}.block(i, static_cast<std::size_t>(size));
+      std::ranges::copy(contents.tokens, index.tokens(to_block(i)).begin());
+      index.publish_first(to_block(i), before, index.hash(before.hash, contents));
+      before = index.link(to_block(i));
+    }
+    const auto match = [&] {
+      return match_chain(index, index.root(salt::none), asked(), static_cast<std::size_t>(size), num_blocks, leases,
+                         [](block_id) {});
+    };
+    CHECK(match() == num_blocks);
+    auto wrong = std::set<std::size_t>{};
+    for (auto i = std::size_t{0}; i < asked().size(); ++i) {
+      asked()[i] ^= 1 << i % 31;
+      if (match() != i / static_cast<std::size_t>(size)) {
+        wrong.insert(i);
+      }
+      asked()[i] ^= 1 << i % 31;
+    }
+    CAPTURE(size);
+    CHECK(wrong == std::set<std::size_t>{});
+  }
+}
+
 TEST_CASE("a chain is followed past newer branches, wherever they leave it", "[chain_match][random]") {
   constexpr auto length = std::size_t{60};
   const auto seed = Catch::getSeed();

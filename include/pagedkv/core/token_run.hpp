@@ -51,6 +51,11 @@ struct block_contents {
       : tokens(all_tokens), keys(all_keys) {}
 };
 
+/// Contents with so many tokens that to compare them is worth a call.
+struct long_contents : block_contents {
+  constexpr explicit long_contents(std::span<const token> all_tokens) noexcept : block_contents(all_tokens) {}
+};
+
 /// A prompt, or tokens to append. Made from tokens alone wherever there is no more to say.
 struct token_run {
   std::span<const token> tokens;          // [token]

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/token_run.hpp>
+#include <pagedkv/prefix/token_store.hpp>
 
 #include <algorithm>
 #include <array>
@@ -13,13 +14,14 @@ namespace pagedkv {
 namespace detail {
 
 /// The blocks of a run of nothing but tokens, in order. The compiler then leaves out every question about keys and
-/// known hashes.
+/// known hashes. `Contents` says how they are compared.
+template <class Contents>
 class plain_blocks {
  public:
   plain_blocks(const token_run& run, std::size_t block_size) noexcept
       : tokens_(run.tokens.data()), block_size_(block_size) {}
 
-  [[nodiscard]] block_contents here() const noexcept { return std::span{tokens_, block_size_}; }
+  [[nodiscard]] Contents here() const noexcept { return Contents{std::span{tokens_, block_size_}}; }
   void go_on() noexcept { tokens_ += block_size_; }
 
   /// The hash of the block here.
@@ -186,8 +188,11 @@ std::size_t match_chain(const Index& index, typename Index::link_type before, co
   const auto follow = [&](const auto& blocks) {
     return detail::follow_chain(index, before, blocks, block_size, max_blocks, leases, found);
   };
-  return run.tokens_only() ? follow(detail::plain_blocks{run, block_size})
-                           : follow(detail::blocks_with_more{run, block_size});
+  if (!run.tokens_only()) {
+    return follow(detail::blocks_with_more{run, block_size});
+  }
+  return block_size < detail::long_run ? follow(detail::plain_blocks<block_contents>{run, block_size})
+                                       : follow(detail::plain_blocks<long_contents>{run, block_size});
 }
 
 }  // namespace pagedkv

@@ -78,8 +78,8 @@ class prefix_index {
 
   /// The newest or first child of a published node, whose link `before` is, if it has these contents, under a lease.
   /// Where it returns `none`, `find` may know another.
-  template <class Leases>
-  [[nodiscard]] [[gnu::always_inline]] Node follow(Node from, const link_type& before, const block_contents& contents,
+  template <class Contents, class Leases>
+  [[nodiscard]] [[gnu::always_inline]] Node follow(Node from, const link_type& before, const Contents& contents,
                                                    Leases&& leases) const noexcept {
     const auto child = from != none ? likely_child(from) : none;
     if (child == none || !leases.take(child)) {
@@ -467,6 +467,9 @@ class prefix_index {
 
   [[nodiscard]] [[gnu::always_inline]] bool has(Node node, const block_contents& wanted) const noexcept {
     return detail::equal_tokens(wanted.tokens, tokens_.of(node)) && keys_.has(node, wanted.keys);
+  }
+  [[nodiscard]] bool has(Node node, const long_contents& wanted) const noexcept {
+    return detail::equal_long_runs(wanted.tokens, tokens_.of(node)) && keys_.has(node, wanted.keys);
   }
 
   token_store<Node> tokens_;

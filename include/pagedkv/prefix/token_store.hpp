@@ -3,11 +3,13 @@
 #include <pagedkv/core/ids.hpp>
 #include <pagedkv/core/token_run.hpp>
 #include <pagedkv/detail/memory.hpp>
+#include <pagedkv/policy/element/parts/numbers.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <span>
@@ -15,6 +17,54 @@
 #include <vector>
 
 namespace pagedkv {
+
+namespace detail {
+
+/// The least number of tokens in a run that `equal_long_runs` compares in less time than `equal_tokens`.
+inline constexpr auto long_run = std::size_t{128};
+
+#ifdef PAGEDKV_WIDE_VECTORS
+/// Compares whole strips of 32 tokens, and returns the number of tokens in those before the first one that differs.
+/// Inside a strip, the next kilobyte of both runs is requested: there, mostly, the next blocks of a long prompt lie, too.
+[[nodiscard]] [[gnu::noinline]] PAGEDKV_WIDE inline std::size_t count_equal_strips(const token* a, const token* b,
+                                                                                   std::size_t size) noexcept {
+  using eight_tokens [[gnu::vector_size(32)]] = long long;
+  constexpr auto ahead = std::size_t{256};
+  auto i = std::size_t{0};
+  for (; i + 32 <= size; i += 32) {
+    auto different = eight_tokens{};
+    for (auto j = i; j < i + 32; j += 8) {
+      auto x = eight_tokens{};
+      auto y = eight_tokens{};
+      std::memcpy(&x, a + j, sizeof(x));
+      std::memcpy(&y, b + j, sizeof(y));
+      different |= x ^ y;
+    }
+    for (auto j = i + ahead; j < i + ahead + 32; j += 16) {
+      __builtin_prefetch(a + j);
+      __builtin_prefetch(b + j);
+    }
+    if (__builtin_ia32_ptestz256(different, different) == 0) {
+      break;
+    }
+  }
+  leave_wide_vectors();
+  return i;
+}
+#endif
+
+/// Whether two runs of equal length hold the same tokens.
+[[nodiscard]] inline bool equal_long_runs(std::span<const token> a, std::span<const token> b) noexcept {
+  auto done = std::size_t{0};
+#ifdef PAGEDKV_WIDE_VECTORS
+  if (has_wide_vectors) {
+    done = count_equal_strips(a.data(), b.data(), a.size());
+  }
+#endif
+  return std::memcmp(a.data() + done, b.data() + done, (a.size() - done) * sizeof(token)) == 0;
+}
+
+}  // namespace detail
 
 /// The tokens of every node, so that prefix hits can be confirmed. `4 * block_size` bytes per node, from the start of a
 /// cache line on: comparing the tokens of 16 reads one line. The constructor writes all of it, so that no operation on
