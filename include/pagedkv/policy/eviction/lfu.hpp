@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <vector>
 
 namespace pagedkv {
 
@@ -18,12 +17,11 @@ class lfu {
   static constexpr std::string_view name = "lfu";
   static constexpr bool concurrent = false;
 
-  explicit lfu(std::int32_t num_blocks)
-      : lists_(num_blocks, num_ranks), hits_(static_cast<std::size_t>(num_blocks), 0) {}
+  explicit lfu(std::int32_t num_blocks) : lists_(num_blocks, num_ranks) {}
 
   void insert(block_id block, const block_release& release) noexcept {
-    auto& hits = hits_[to_index(block)];
-    hits = lists_.tracked(block) ? static_cast<std::uint8_t>(std::min(hits + 1, max_hits)) : std::uint8_t{0};
+    const auto hits = lists_.tracked(block) ? std::min(lists_.note(block) + 1U, max_hits) : 0U;
+    lists_.set_note(block, static_cast<std::uint16_t>(hits));
     const auto list = static_cast<chain_lists::list_index>((age_ + 1U + hits) % num_ranks);
     lists_.insert(block, release.parent, list);
     occupied_ |= std::uint64_t{1} << list;
@@ -31,11 +29,7 @@ class lfu {
 
   void remove(block_id block) noexcept { lists_.hold(block); }
   void erase(block_id block) noexcept { lists_.erase(block); }
-
-  void rename(block_id from, block_id to) noexcept {
-    lists_.rename(from, to);
-    hits_[to_index(to)] = hits_[to_index(from)];
-  }
+  void rename(block_id from, block_id to) noexcept { lists_.rename(from, to); }
 
   template <class Offer>
   [[nodiscard]] block_id victim(Offer&& offer, timestamp) noexcept {
@@ -53,15 +47,14 @@ class lfu {
     return block != no_block ? block : lists_.take_any(offer);
   }
 
-  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return lists_.bytes() + hits_.capacity(); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return lists_.bytes(); }
 
  private:
   // Ranks count upwards without end, but those in use span less than this: the lists go round.
   static constexpr auto num_ranks = 64U;
-  static constexpr auto max_hits = static_cast<int>(num_ranks) - 2;
+  static constexpr auto max_hits = num_ranks - 2;
 
-  chain_lists lists_;
-  std::vector<std::uint8_t> hits_;
+  chain_lists lists_;  // the note of a block: how often it was hit
   std::uint64_t occupied_ = 0;  // lists that may have blocks
   std::uint32_t age_ = 0;       // list of the lowest rank
 };
