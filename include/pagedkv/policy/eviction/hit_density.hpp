@@ -223,7 +223,7 @@ class hit_density {
   /// Hits of the contents so far; a block that returns after its eviction brings them along, and one more.
   [[nodiscard]] std::uint32_t hits_so_far(block_id block, const block_release& release) noexcept {
     if (lists_.tracked(block)) {
-      return std::min(stay_of(block).num_hits() + 1, hit_memory::most_hits);
+      return std::min(stay_of(block).num_hits() + 1, detail::hit_memory::most_hits);
     }
     learn(log_.use_evicted(release.hash));
     return hits_.hits_with_this(release.hash);
