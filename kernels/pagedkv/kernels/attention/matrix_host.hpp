@@ -2,6 +2,7 @@
 
 #include <pagedkv/attention/plan_layout.hpp>
 #include <pagedkv/kernels/attention/lane_maps.hpp>
+#include <pagedkv/kernels/attention/lane_word.hpp>
 #include <pagedkv/kernels/attention/own_tiles.hpp>
 #include <pagedkv/kernels/platform.hpp>
 

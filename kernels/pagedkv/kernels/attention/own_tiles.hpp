@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/attention/plan_layout.hpp>
-#include <pagedkv/kernels/attention/lane_maps.hpp>
+#include <pagedkv/kernels/attention/lane_word.hpp>
 #include <pagedkv/kernels/platform.hpp>
 #include <pagedkv/storage/view.hpp>
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/kernels/attention/lane_maps.hpp>
+#include <pagedkv/kernels/attention/lane_word.hpp>
 #include <pagedkv/kernels/attention/scores.hpp>
 
 #include <type_traits>

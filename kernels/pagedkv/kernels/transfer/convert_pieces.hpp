@@ -1,7 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/ids.hpp>
-#include <pagedkv/kernels/attention/lane_maps.hpp>
+#include <pagedkv/kernels/attention/lane_word.hpp>
 #include <pagedkv/kernels/attention/matrix.hpp>
 #include <pagedkv/kernels/transfer/block_batch.hpp>
 #include <pagedkv/kernels/transfer/tile.hpp>
