@@ -3,7 +3,7 @@
 // Products of warpgroups: Hopper's wgmma instructions, for code compiled for sm_90a. Empty for other compilers.
 #if defined(__CUDACC__) && !defined(__HIPCC__)
 
-  #include <pagedkv/kernels/attention/lane_maps.hpp>
+  #include <pagedkv/kernels/attention/lane_word.hpp>
   #include <pagedkv/kernels/platform.hpp>
   #include <pagedkv/kernels/runtime.hpp>
 
