@@ -183,11 +183,10 @@ class priority {
         deadlines_(num_blocks),
         farthest_(num_blocks),
         ends_(num_blocks),
-        released_(static_cast<std::size_t>(num_blocks)),
         times_(static_cast<std::size_t>(num_blocks)) {}
 
   void insert(block_id block, const block_release& release) noexcept {
-    released_[to_index(block)] = release.released_at;
+    lists_.beside(block) = release.released_at;
     now_ = std::max(now_, release.released_at);
     const auto added = release.depth >= release.num_cached_blocks;
     ends_.note(release.hash, added, release.ended);
@@ -221,7 +220,6 @@ class priority {
     deadlines_.rename(from, to);
     farthest_.rename(from, to);
     lists_.rename(from, to);
-    released_[to_index(to)] = released_[to_index(from)];
     times_[to_index(to)] = times_[to_index(from)];
   }
 
@@ -250,7 +248,7 @@ class priority {
 
   [[nodiscard]] std::size_t metadata_bytes() const noexcept {
     return lists_.bytes() + deadlines_.bytes() + farthest_.bytes() + ends_.bytes() +
-           released_.capacity() * sizeof(timestamp) + times_.capacity() * sizeof(given_times);
+           times_.capacity() * sizeof(given_times);
   }
 
  private:
@@ -326,7 +324,7 @@ class priority {
 
   /// Half of the time from the release of an expected block until it is due.
   [[nodiscard]] std::int64_t half_of_pause(block_id block) const noexcept {
-    return (nanoseconds(times_[to_index(block)].due) - nanoseconds(released_[to_index(block)])) / 2;
+    return (nanoseconds(times_[to_index(block)].due) - nanoseconds(lists_.beside(block))) / 2;
   }
 
   void expire() noexcept {
@@ -335,12 +333,12 @@ class priority {
       deadlines_.erase(block);
       auto given = times_[to_index(block)];
       if (given.retained_until != timestamp{} && given.retained_until <= now_) {
-        released_[to_index(block)] = given.retained_until;
+        lists_.beside(block) = given.retained_until;
         given = given_times{};
         put_last(block, level_of(0));
       } else {
         judge(given, false);
-        released_[to_index(block)] = std::exchange(given.due, timestamp{});
+        lists_.beside(block) = std::exchange(given.due, timestamp{});
         if (is_expected(block)) {
           put_last(block, static_cast<index>(lists_.list_of(block) / 2));
         }
@@ -394,14 +392,13 @@ class priority {
       return released == no_block ? expected : released;
     }
     const auto ahead = nanoseconds(times_[to_index(expected)].due) - nanoseconds(now_);
-    return ahead > nanoseconds(now_) - nanoseconds(released_[to_index(released)]) ? expected : released;
+    return ahead > nanoseconds(now_) - nanoseconds(lists_.beside(released)) ? expected : released;
   }
 
-  chain_lists lists_;
+  basic_chain_lists<timestamp> lists_;  // beside a block, the time of its release
   detail::deadline_heap deadlines_;
   detail::deadline_heap farthest_;  // of expected blocks, by `rank_of`
   detail::observed_ends ends_;
-  std::vector<timestamp> released_;
   std::vector<given_times> times_;
   std::array<std::uint64_t, 2> occupied_{};  // levels that may have blocks
   timestamp now_{};                          // the latest that the policy was told

@@ -93,17 +93,19 @@ struct nothing_beside {};
 
 using block_lists = basic_block_lists<nothing_beside>;
 
-/// Lists of tracked blocks from which leaves are taken. Most eviction policies are made of them. 16 bytes per block;
+/// Lists of tracked blocks from which leaves are taken. Most eviction policies are made of them. `Beside` is what the
+/// policy keeps for a block, tracked or not, in the cache line of its links. 16 bytes per block and those of `Beside`;
 /// every operation is amortised constant time.
 ///
 /// A block whose turn comes while blocks which continue it are cached is *parked*: set aside until the last of those
 /// is gone, and *due* from then on. A block that is in use may be *held*: it keeps its place, unless a search meets
 /// it there. Then it is detached, so that no later search passes it, and comes back as the oldest.
-class chain_lists {
+template <class Beside>
+class basic_chain_lists {
  public:
   using list_index = std::uint16_t;  // below 8,192
 
-  chain_lists(std::int32_t num_blocks, list_index num_lists)
+  basic_chain_lists(std::int32_t num_blocks, list_index num_lists)
       : lists_(num_blocks, num_lists + 2U),
         parked_list_(num_lists),
         due_list_(num_lists + 1U),
@@ -119,6 +121,9 @@ class chain_lists {
   /// A number that the policy keeps for a block, tracked or not.
   [[nodiscard]] std::uint16_t note(block_id block) const noexcept { return at(block).note; }
   void set_note(block_id block, std::uint16_t number) noexcept { at(block).note = number; }
+
+  [[nodiscard]] Beside& beside(block_id block) noexcept { return at(block).beside; }
+  [[nodiscard]] const Beside& beside(block_id block) const noexcept { return at(block).beside; }
 
   /// The list of a tracked block.
   [[nodiscard]] list_index list_of(block_id block) const noexcept { return at(block).list(); }
@@ -263,6 +268,7 @@ class chain_lists {
     block_id parent = no_block;
     std::uint16_t note = 0;
     std::uint16_t list_and_place = 0;  // no bit-fields: the load of a word would wait for the store of one of its bytes
+    [[no_unique_address]] Beside beside{};
 
     [[nodiscard]] place where() const noexcept { return static_cast<place>(list_and_place & 7U); }
     [[nodiscard]] list_index list() const noexcept { return static_cast<list_index>(list_and_place >> 3); }
@@ -305,5 +311,7 @@ class chain_lists {
   block_lists::list_index due_list_;
   std::vector<std::int32_t> sizes_;
 };
+
+using chain_lists = basic_chain_lists<nothing_beside>;
 
 }  // namespace pagedkv
