@@ -101,6 +101,7 @@ namespace detail {
 
 }  // namespace detail
 
+/// The tables of a cache's statistics and of its memory.
 template <>
 inline constexpr auto metrics_of<cache_statistics> = detail::cache_metrics();
 template <>

@@ -281,6 +281,7 @@ struct end_transfers {
 
 }  // namespace detail
 
+/// How a tier in files transfers records.
 struct file_tier_options {
   std::int32_t queue_depth = 32;                      // requests in flight, of at most 1 MiB each; up to 1,024
   std::chrono::nanoseconds timeout = std::chrono::seconds{10};  // of a batch; requests in flight end later

@@ -74,6 +74,7 @@ namespace detail {
 
 }  // namespace detail
 
+/// The table of a tier's statistics.
 template <>
 inline constexpr auto metrics_of<tier_statistics> = detail::tier_metrics();
 

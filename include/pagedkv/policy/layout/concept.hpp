@@ -45,6 +45,7 @@ concept has_values = requires(const block_shape& shape) {
 
 }  // namespace detail
 
+/// A layout whose `storage` says in which order numbers are stored.
 template <class L>
 concept stored_in_order = requires {
   { L::storage } -> std::convertible_to<storage_order>;
