@@ -2,8 +2,10 @@
 name headers that none includes, instead of those below.
 
 Each public symbol has a comment. That of a function that returns a `result` has a sentence `Errors: …`, `Errors of …` or `Errors, …`, with codes
-or with the operations that have the same ones. That of an operation of a facade names its cost: `Constant time`, `Linear in …` or `O(…)`.
-A comment that begins with `Does what … does` or `Does the same as …` leaves both to the other operation.
+or with the operations that have the same ones. That of an operation that engines call in each step names its cost: `Constant time`,
+`Linear in …` or `O(…)`; or its class says of all operations that they take constant time. Of free functions, those that return a `result`
+are such operations. A comment that begins with `Does what … does` or
+`Does the same as …` leaves both to the other operation, which exists.
 
 The comment of a member that is a number names its unit, bytes, tokens or a share, where the name does not, as `num_blocks` does; or a
 member that exists, `as window`. So does one that covers it and says `in bytes`, `count numbers` and the like. Ids, indices, hashes and
@@ -11,8 +13,8 @@ kinds have none. The comment of an array, a span or a pointer to numbers, gives 
 member, `as cache_config::scales`.
 
 A comment covers the declarations below it up to the next empty line, and all overloads of a name. The members of a policy that its
-concept's table of requirements names are described there, and those of an axis in policy/axis.hpp. Operators, constructors and
-destructors need none.
+concept's table of requirements names are described there, but for errors and cost, and those of an axis in policy/axis.hpp. Operators,
+constructors and destructors need none.
 """
 
 import collections
@@ -33,13 +35,19 @@ tier/block_records.hpp tier/group_records.hpp tier/record*.hpp tier/sequence_loa
 tier/transfer_queue.hpp
 """.split()
 
-# Classes whose operations engines call in each step.
-FACADES = {"basic_kv_cache", "basic_tiered_cache", "request_tracker"}
+# Classes whose operations engines call in each step, and namespaces of such functions: docs/integrate.md and docs/attention.md.
+IN_EACH_STEP = {f"pagedkv::{name}" for name in """
+basic_kv_cache basic_tiered_cache request_tracker padded_batch compressed_batch attention_planner block_storage_view
+host_backend hip_backend copy_list hip::stream hip::event hip::device_scope
+""".split()}
+NAMESPACES_IN_EACH_STEP = {"pagedkv::host", "pagedkv::hip"}
 
 RETURNS_RESULT = re.compile(r"\b(?:tracker_)?result\s*<")
 NAMES_ERRORS = re.compile(r"\bErrors(?:[:,]| of\b)")
-NAMES_COST = re.compile(r"\b(?:Constant time|[Ll]inear in)\b|\bO\(")
+NAMES_COST = re.compile(r"\b(?:[Cc]onstant time|[Ll]inear in)\b|\bO\(")
+COVERS_COST = re.compile(r"\btake constant time\b")
 NAMES_ANOTHER = re.compile(r"\bDoes (?:what .* does|the same as)\b")
+OTHER = re.compile(r"\bDoes what ([\w:]+) does\b")
 
 # Numbers, and names of theirs that need no unit: counts, ids, hashes, places in an order, and kinds. Those of type `timestamp` are nanoseconds.
 NUMBER = re.compile(r"(?:constexpr |const |static )*(?:std::)?(?:u?int\d+_t|size_t|int|float|double)(?: &)?")
@@ -129,35 +137,46 @@ def lacks_of_member(symbol, own, covering, names):
         yield symbol, "does not give its shape"
 
 
+def lacks_of_function(symbol, comment, around, known):
+    """What the comment of a function that returns a `result`, or that engines call in each step, lacks. `around`: that of its class."""
+    if NAMES_ANOTHER.search(comment):
+        if any(name.rpartition("::")[2] not in known for name in OTHER.findall(comment)):
+            yield symbol, "does what a function does that there is not"
+        return
+    fails = RETURNS_RESULT.search(symbol.type)
+    if fails and not NAMES_ERRORS.search(comment):
+        yield symbol, "does not name its errors"
+    in_each_step = symbol.scope in IN_EACH_STEP or fails and symbol.scope in NAMESPACES_IN_EACH_STEP
+    if in_each_step and not NAMES_COST.search(comment) and not COVERS_COST.search(around):
+        yield symbol, "does not name its cost"
+
+
 def faults(symbols, lines, described, modelling, names):
     """Those of one header's symbols whose comment lacks something, each with what it lacks."""
     comments = collections.defaultdict(str)
     for symbol in symbols:
         comments[symbol.scope, symbol.name] += f"{symbol.comment}\n" if symbol.comment else ""
+    known = {name.rpartition("::")[2] for name in names}
     before = None
     for symbol in sorted(symbols):
-        own = symbol.scope.rpartition("::")[2].partition("<")[0]
+        outer, _, around = symbol.scope.rpartition("::")
+        own = around.partition("<")[0]
         name = symbol.name.partition("<")[0].strip()
         comment = comments[symbol.scope, symbol.name] or comments.get((symbol.scope, name), "")
         if not comment and before and not any(not line.strip() for line in lines[before[0] : symbol.line - 1]):
             comment = before[1]
         before = symbol.line, comment
-        if name in described and own.removeprefix("basic_") in modelling:
-            continue
-        if symbol.kind == "variable" and comment:
-            outer, _, around = symbol.scope.rpartition("::")
+        in_table = name in described and own.removeprefix("basic_") in modelling and (outer, around) in comments
+        if symbol.kind == "variable" and comment and not in_table:
             itself = comments.get((symbol.scope, symbol.name), "")
             yield from lacks_of_member(symbol, itself, [comments.get((outer, around), ""), "" if itself else comment], names)
         needless = re.match(r"operator\b", name) or name.lstrip("~") == own or re.search(r"_axis\b", f"{symbol.scope}::{name}")
         if needless or symbol.kind not in ("function", "variable") and comment:
             continue
-        if not comment:
+        if not comment and not in_table:
             yield symbol, "has no comment"
-        elif symbol.kind == "function" and not NAMES_ANOTHER.search(comment):
-            if RETURNS_RESULT.search(symbol.type) and not NAMES_ERRORS.search(comment):
-                yield symbol, "does not name its errors"
-            if own in FACADES and not NAMES_COST.search(comment):
-                yield symbol, "does not name its cost"
+        elif symbol.kind == "function":
+            yield from lacks_of_function(symbol, comment, comments.get((outer, around), ""), known)
 
 
 def main():

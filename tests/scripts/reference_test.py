@@ -49,6 +49,14 @@ result<int> careless();
 
 /// Does what `careful` does.
 result<int> also_careful();
+/// Does what `gone` does.
+result<int> as_careless();
+
+namespace detail {
+int seen_by_none();
+}  // namespace detail
+
+int below_a_namespace();
 
 }  // namespace pagedkv
 """
@@ -112,6 +120,68 @@ class basic_kv_cache {
 """
 
 
+BACKEND = """#pragma once
+
+namespace pagedkv {
+
+/// What backends have.
+///
+/// | requirement        | meaning         |
+/// |--------------------|-----------------|
+/// | `b.copy_blocks(n)` | copies blocks   |
+/// | `b.move_blocks(n)` | moves blocks    |
+/// | `b.name()`         | for tables      |
+template <class B>
+concept backend = true;
+
+/// Copies nothing.
+class copy_list {
+ public:
+  result<void> copy_blocks(int n);
+
+  /// Linear in the blocks. Errors: `out_of_memory`.
+  result<void> move_blocks(int n);
+
+  /// Constant time.
+  const char* name() const;
+};
+
+static_assert(backend<copy_list>);
+
+/// Copies somewhere. Operations take constant time.
+class hip_backend {
+ public:
+  const char* name() const;
+  result<void> copy_blocks(int n);
+};
+
+static_assert(backend<hip_backend>);
+
+/// Not in a step.
+class own_backend {
+ public:
+  result<void> copy_blocks(int n);
+};
+
+static_assert(backend<own_backend>);
+
+namespace hip {
+
+/// Copies blocks. Errors: `backend_failure`.
+result<void> copy_blocks(int n);
+/// Whether there is a device.
+bool has_device();
+
+result<void> move_blocks(int n);
+
+}  // namespace hip
+
+static_assert(backend<hip>);
+
+}  // namespace pagedkv
+"""
+
+
 @unittest.skipIf(shutil.which("doxygen") is None, "doxygen is not installed")
 class Reference(unittest.TestCase):
     def make(self, root, *patterns):
@@ -154,7 +224,20 @@ class Reference(unittest.TestCase):
             "core/ids.hpp:14: function pagedkv::described::bare has no comment",
             "core/ids.hpp:24: struct pagedkv::plain has no comment",
             "core/ids.hpp:29: function pagedkv::careless does not name its errors",
-            "11 public symbols in 1 headers, 3 faults",
+            "core/ids.hpp:34: function pagedkv::as_careless does what a function does that there is not",
+            "core/ids.hpp:40: function pagedkv::below_a_namespace has no comment",
+            "13 public symbols in 1 headers, 5 faults",
+        ])
+
+    def test_models_of_a_concept_that_name_neither_errors_nor_cost_are_found(self):
+        self.assertEqual(self.check("backend/copy_list.hpp", BACKEND), [
+            "backend/copy_list.hpp:18: function pagedkv::copy_list::copy_blocks does not name its errors",
+            "backend/copy_list.hpp:18: function pagedkv::copy_list::copy_blocks does not name its cost",
+            "backend/copy_list.hpp:33: function pagedkv::hip_backend::copy_blocks does not name its errors",
+            "backend/copy_list.hpp:41: function pagedkv::own_backend::copy_blocks does not name its errors",
+            "backend/copy_list.hpp:49: function pagedkv::hip::copy_blocks does not name its cost",
+            "backend/copy_list.hpp:53: function pagedkv::hip::move_blocks has no comment",
+            "13 public symbols in 1 headers, 6 faults",
         ])
 
     def test_operations_of_a_facade_without_their_cost_are_found(self):

@@ -68,16 +68,17 @@ class attention_planner {
     }
   }
 
-  /// The shape that the constructor was given.
+  /// The shape that the constructor was given. Constant time.
   [[nodiscard]] const attention_shape& shape() const noexcept { return shape_; }
 
-  /// The words that kernels read; copy them to memory that kernels can access.
+  /// The words that kernels read; copy them to memory that kernels can access. Constant time.
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {memory_.get(), layout_.bytes}; }
 
   /// Prefixes that sequences of the latest batch share. Without any, `attention_plan::with_prefixes` may be false.
+  /// Constant time.
   [[nodiscard]] std::size_t num_prefixes() const noexcept { return prefixes().size(); }
 
-  /// The division of the latest batch, as `bytes` holds it.
+  /// The division of the latest batch, as `bytes` holds it. Constant time.
   [[nodiscard]] attention_plan_parts parts() const noexcept {
     return {.rows = rows(),
             .shares = shares_,
@@ -91,10 +92,12 @@ class attention_planner {
   }
 
   /// Makes a new plan. The spans of the batch are host memory, but for `lists.blocks`, of which only the size is read;
-  /// `indices` may be empty if prefixes need not be shared. Errors: `limit_reached` when rows or partial results exceed
-  /// the shape's limits, a row with tree masks has more than `largest_attention_tree` queries, or lists have 2^31
-  /// tokens together; `invalid_argument` for lists that are not those of the shape, or not as `attention_lists` says.
-  /// The plan is empty then.
+  /// `indices` may be empty if prefixes need not be shared. Linear in the rows, in query tokens, in the shape's shares
+  /// and in partial results; where tasks are dealt, in the tasks. Where prefixes are shared, O(n log n) in the rows,
+  /// and linear in the ids that their prefixes have in all of them. Errors: `limit_reached` when rows or partial
+  /// results exceed the shape's limits, a row with tree masks has more than `largest_attention_tree` queries, or lists
+  /// have 2^31 tokens together; `invalid_argument` for lists that are not those of the shape, or not as
+  /// `attention_lists` says. The plan is empty then.
   [[nodiscard]] result<void> plan(const attention_batch& batch) noexcept {
     if (auto described = describe_rows(batch); !described) {
       return described;
@@ -107,7 +110,8 @@ class attention_planner {
   /// shares grow or shrink with their rows until they differ by a sixteenth. Then, and when rows were added or removed,
   /// makes a new plan; so it does when a row has become shorter than its shared prefix. Call `plan` instead after a
   /// sequence was cut there and continued, or replaced by another one. New prefixes are found by a new plan only.
-  /// Errors: those of `plan`.
+  /// Linear in the rows; where shares are made anew, also in these and in partial results. A new plan costs what `plan`
+  /// does. Errors: those of `plan`.
   [[nodiscard]] result<void> update(const attention_batch& batch) noexcept {
     const auto same_rows = batch.num_rows() == num_rows() && shape_.split_tokens == 0 && shape_.max_query_tokens == 0;
     if (!same_rows) {

@@ -41,8 +41,10 @@ struct copy_list {
 
   static constexpr std::string_view name = "copy_list";
 
+  /// Constant time: there is no work to wait for. Errors: none.
   [[nodiscard]] result<void> synchronize(stream_type) noexcept { return {}; }
 
+  /// Appends the pairs to the list. Linear in them. Errors: `out_of_memory`, with the list as it was.
   [[nodiscard]] result<void> copy_blocks(const block_storage_view&, std::span<const block_pair> pairs,
                                          stream_type stream) noexcept {
     const auto add = [&]() -> result<void> {
@@ -53,7 +55,7 @@ struct copy_list {
                                           static_cast<std::int64_t>(pairs.size())});
   }
 
-  /// A cache's moves lead to blocks that are free, so their order does not matter.
+  /// Does what `copy_blocks` does: a cache's moves lead to blocks that are free, so their order does not matter.
   [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
                                          stream_type stream) noexcept {
     return copy_blocks(view, pairs, stream);

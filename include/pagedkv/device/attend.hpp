@@ -64,8 +64,9 @@ template <element Element>
          view.head_dim <= dims.keys && view.dim_of_values() <= dims.values;
 }
 
-/// The shape of attention plans for this storage on a device: `kernel`, `columns`, `num_shares` and `joined_waves` follow
-/// from the device, the other members from the arguments. Errors: `backend_failure` when the device does not exist.
+/// The shape of attention plans for this storage on a device: `kernel`, `columns`, `num_shares` and `joined_waves`
+/// follow from the device, the other members from the arguments. Constant time. Errors: `backend_failure` when the
+/// device does not exist.
 ///
 /// Prefixes are shared only where matrix instructions multiply keys with many columns: plain arithmetic, and the
 /// products of latent vectors, take longer than the read that sharing would save.
@@ -130,7 +131,7 @@ template <element Element>
   return shape;
 }
 
-/// The shape for decoding without trees. `max_queries`: query tokens of a row.
+/// The shape for decoding without trees. `max_queries`: query tokens of a row. Constant time.
 template <element Element>
 [[nodiscard]] result<attention_shape> attention_shape_on(int device, const block_storage_view& view,
                                                          std::int32_t group_size, std::int32_t max_rows,
@@ -155,7 +156,7 @@ template <element Input, class Number>
   return described;
 }
 
-/// Checks that plan and storage fit the call. Errors: `invalid_argument`.
+/// Checks that plan and storage fit the call. Constant time. Errors: `invalid_argument`.
 template <element Element>
 [[nodiscard]] result<void> check_attention(const block_storage_view& view, std::int32_t layer,
                                            const attention_batch& batch, std::int32_t num_heads,
@@ -243,16 +244,17 @@ template <element Element>
 /// float32 is exact to its rounding. Other elements use matrix instructions where the library supports those of the
 /// device: queries and probabilities are rounded to bfloat16 over bfloat16, to float16 over float16 and elements of 8
 /// bits, and accumulated in float32. Over elements of 8 bits, Hopper's products of warpgroups round them to bfloat16,
-/// and values times the scales of tokens. There, numbers of V with a token's scale below 2^-64 count as zeros, and a NaN
-/// in a token that only some of a row's queries see reaches all of the row's results.
+/// and values times the scales of tokens. There, numbers of V with a token's scale below 2^-64 count as zeros, and a
+/// NaN in a token that only some of a row's queries see reaches all of the row's results.
 ///
 /// Rows above 256 numbers use plain arithmetic, except latent vectors of 576 numbers on NVIDIA, in 16-bit elements or
 /// packed tokens, which products read as bfloat16. Packed tokens start at multiples of 16 bytes.
 ///
-/// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, a negative window or
-/// cap, keys above 576 or values above 512 numbers, rows of queries or results of another shape, or a plan that does not
-/// fit; `backend_failure` when the launch
-/// fails.
+/// Constant time for the caller; on the device, linear in the tokens that each query reads, times its heads.
+///
+/// Errors, before anything is enqueued: `invalid_argument` for a layer, a number of heads, a negative window or cap,
+/// keys above 576 or values above 512 numbers, rows of queries or results of another shape, or a plan that does not
+/// fit; `backend_failure` when the launch fails.
 template <element Element, element Input = float32, element Output = Input>
   requires(is_unscaled<Input> && is_unscaled<Output>)
 [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,

@@ -16,7 +16,7 @@ namespace pagedkv {
 /// Block operations on one AMD or NVIDIA device, enqueued in the caller's streams; without a HIP or CUDA compiler, on
 /// the host executor. Operations enqueue and return: the stream's next synchronisation reports errors of the work
 /// itself. Slots and rows are device-accessible memory; block pairs are host memory. Stateless except for the device's
-/// number; thread-safe.
+/// number; thread-safe. Operations make the device current first: `backend_failure` where its runtime refuses that.
 class hip_backend {
  public:
   using stream_type = runtime::stream;
@@ -27,13 +27,15 @@ class hip_backend {
   /// Throws `exception` when the device does not exist.
   explicit hip_backend(int device = 0) : device_(device) { hip::check_device(device).value(); }
 
-  /// The number of the device, as its runtime counts.
+  /// The number of the device, as its runtime counts. Constant time.
   [[nodiscard]] int device() const noexcept { return device_; }
 
+  /// Does what `hip::stream::synchronize` does.
   [[nodiscard]] result<void> synchronize(stream_type stream) noexcept {
     return on_device([&] { return hip::to_result(runtime::synchronize_stream(stream), "the wait for a stream"); });
   }
 
+  /// Does what `hip::append` does.
   template <element Element, element Input = float32>
   [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                     const token_rows<const typename Input::storage>& keys,
@@ -42,6 +44,7 @@ class hip_backend {
     return on_device([&] { return hip::append<Element, Input>(view, layer, slots, keys, values, stream); });
   }
 
+  /// Does what `hip::gather` does.
   template <element Element, element Output = float32>
   [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                     const token_rows<typename Output::storage>& keys,
@@ -49,7 +52,7 @@ class hip_backend {
     return on_device([&] { return hip::gather<Element, Output>(view, layer, slots, keys, values, stream); });
   }
 
-  /// See `hip::attend`.
+  /// Does what `hip::attend` does.
   template <element Element, element Input = float32, element Output = Input>
   [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
                                     const token_rows<const typename Input::storage>& queries,
@@ -59,11 +62,13 @@ class hip_backend {
         [&] { return hip::attend<Element, Input, Output>(view, layer, batch, queries, output, options, stream); });
   }
 
+  /// Does what `hip::copy_blocks` does.
   [[nodiscard]] result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
                                          stream_type stream) noexcept {
     return on_device([&] { return hip::copy_blocks(view, pairs, stream); });
   }
 
+  /// Does what `hip::move_blocks` does.
   [[nodiscard]] result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
                                          stream_type stream) noexcept {
     return on_device([&] { return hip::move_blocks(view, pairs, stream); });
@@ -73,6 +78,7 @@ class hip_backend {
   using host_memory = hip::pinned_allocator;
   using mark = hip::event;
 
+  /// Does what `hip::swap_blocks` does.
   [[nodiscard]] result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                          std::span<const block_pair> pairs, swap_direction direction,
                                          stream_type stream) noexcept {
@@ -81,6 +87,8 @@ class hip_backend {
                                                                : runtime::device_to_device;
     return on_device([&] { return hip::swap_blocks(from, to, pairs, kind, stream); });
   }
+
+  /// An event of the device, and its operations. Constant time. Errors: those of `hip::event`.
   [[nodiscard]] mark make_mark() { return mark{device_}; }
   [[nodiscard]] result<void> set_mark(mark& at, stream_type stream) noexcept {
     return on_device([&] { return at.record(stream); });

@@ -18,8 +18,9 @@
 namespace pagedkv::hip {
 
 /// Enqueues the copy of blocks in every layer, one launch for each 400 pairs; no destination is also a source or the
-/// destination of another pair. The pairs are not used after the call returns. Errors: `invalid_argument` for a block
-/// outside the storage, before anything is enqueued.
+/// destination of another pair. The pairs are not used after the call returns. Linear in the pairs; on the device, in
+/// the bytes of their blocks. Errors: `invalid_argument` for a block outside the storage, before anything is enqueued;
+/// `backend_failure` when a launch fails.
 [[nodiscard]] inline result<void> copy_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
                                               runtime::stream stream) noexcept {
   if (const auto checked = check_pairs(view, pairs); !checked) {
@@ -29,9 +30,10 @@ namespace pagedkv::hip {
 }
 
 /// Enqueues the copy of blocks between a device's storage and one in pinned host memory, or of a peer device, of the
-/// same element and inner layout. Neighbouring blocks are copied as one run; where runs are short, a launch copies
-/// each 400 pairs. Sorted pairs make the longest runs. Errors: `invalid_argument` for blocks or storages that do not fit,
-/// before anything is enqueued.
+/// same element and inner layout. Neighbouring blocks are copied as one run; where runs are short, a launch copies each
+/// 400 pairs. Sorted pairs make the longest runs. Linear in the pairs; on the device, in the bytes of their blocks.
+/// Errors: `invalid_argument` for blocks or storages that do not fit, before anything is enqueued; `backend_failure`
+/// when a copy or a launch fails.
 [[nodiscard]] inline result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                               std::span<const block_pair> pairs, runtime::copy_kind kind,
                                               runtime::stream stream) noexcept {
@@ -50,8 +52,9 @@ namespace pagedkv::hip {
   return to_result(kernels::swap_blocks(from, to, pairs, kind, stream), "swap_blocks");
 }
 
-/// Enqueues the conversion of blocks to another element, to another layout, or both, in another storage. Errors:
-/// `invalid_argument` for blocks or storages that do not fit, before anything is enqueued.
+/// Enqueues the conversion of blocks to another element, to another layout, or both, in another storage. Linear in the
+/// pairs; on the device, in the numbers of their blocks. Errors: `invalid_argument` for blocks or storages that do not
+/// fit, before anything is enqueued; `backend_failure` when a launch fails.
 template <element To, element From>
 [[nodiscard]] result<void> convert_blocks(const block_storage_view& from, const block_storage_view& to,
                                           std::span<const block_pair> pairs, runtime::stream stream) noexcept {
@@ -77,9 +80,10 @@ template <element To, element From>
 }
 
 /// Enqueues the copy of blocks in every layer as if all sources were read first; chains and cycles are allowed and need
-/// no second buffer. The pairs are not used after the call returns. Errors, before anything is enqueued:
-/// `invalid_argument` for a block outside the storage or the destination of two moves; `out_of_memory` for the working
-/// memory, which is proportional to the moves.
+/// no second buffer. The pairs are not used after the call returns. O(n log n) in the pairs; on the device, linear in
+/// the bytes of their blocks. Errors, before anything is enqueued: `invalid_argument` for a block outside the storage
+/// or the destination of two moves; `out_of_memory` for the working memory, which is proportional to the moves. Then
+/// `backend_failure` when a launch fails.
 [[nodiscard]] inline result<void> move_blocks(const block_storage_view& view, std::span<const block_pair> pairs,
                                               runtime::stream stream) noexcept {
   if (const auto checked = check_pairs(view, pairs); !checked) {

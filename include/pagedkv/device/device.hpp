@@ -11,8 +11,8 @@
 
 namespace pagedkv::hip {
 
-/// Success, or the error of a call of the runtime. `call` has static storage. Errors: `backend_failure` with the call
-/// and the runtime's message.
+/// Success, or the error of a call of the runtime. `call` has static storage. Constant time. Errors: `backend_failure`
+/// with the call and the runtime's message.
 [[nodiscard]] inline result<void> to_result(runtime::status status, const char* call) noexcept {
   if (status == runtime::success) {
     return {};
@@ -24,8 +24,8 @@ namespace pagedkv::hip {
 /// Throws `exception` where a status is an error: constructors use it.
 inline void require(runtime::status status, const char* call) { to_result(status, call).value(); }
 
-/// Checks that a device of this number exists. Errors: `backend_failure` with the runtime's message when there is no
-/// device at all; `invalid_argument` for a number outside the runtime's range.
+/// Checks that a device of this number exists. Constant time. Errors: `backend_failure` with the runtime's message when
+/// there is no device at all; `invalid_argument` for a number outside the runtime's range.
 [[nodiscard]] inline result<void> check_device(int device) noexcept {
   constexpr auto* search = "the search for a device";
   auto count = 0;
@@ -63,7 +63,7 @@ class device_scope {
     }
   }
 
-  /// Whether the device could be made the current one.
+  /// Whether the device could be made the current one. Constant time.
   [[nodiscard]] runtime::status status() const noexcept { return status_; }
 
  private:
@@ -72,8 +72,9 @@ class device_scope {
 };
 
 /// Lets kernels and copies of `device` access all memory of `peer`, which `device_allocator` allocated before or will
-/// allocate. May be called again. Errors: `invalid_argument` for the same device or one that does not exist;
-/// `backend_failure` where the hardware or the system does not connect them.
+/// allocate. May be called again. Constant time, beside the runtime's own work on that memory. Errors:
+/// `invalid_argument` for the same device or one that does not exist; `backend_failure` where the hardware or the
+/// system does not connect them.
 [[nodiscard]] inline result<void> connect_peer(int device, int peer) noexcept {
   for (const auto each : {device, peer}) {
     if (const auto found = check_device(each); !found) {
@@ -102,8 +103,8 @@ using memory_handle = runtime::memory_handle;
 
 static_assert(std::is_trivially_copyable_v<memory_handle>);
 
-/// The handle of an allocation of `device_allocator`, by its start: a cache's storage starts at `view().base`. Errors:
-/// `backend_failure`, for example for memory of other kinds.
+/// The handle of an allocation of `device_allocator`, by its start: a cache's storage starts at `view().base`. Constant
+/// time. Errors: `backend_failure`, for example for memory of other kinds.
 [[nodiscard]] inline result<memory_handle> share_memory(std::byte* start) noexcept {
   auto handle = memory_handle{};
   const auto made = to_result(runtime::get_memory_handle(&handle, start), "the handle of memory");

@@ -21,8 +21,10 @@ namespace pagedkv::hip {
 /// Enqueues: encodes token i of `keys` and `values`, stored as `Input`, into `slots[i]` of one layer. A negative slot
 /// skips its token, but the token's rows may still be read; with equal slots, the stored token is unspecified. Slots
 /// and rows are device-readable memory; only debug builds of the kernels detect slots past the storage. Latent storage
-/// takes the keys alone; values with rows of their own take a second launch. Errors: `invalid_argument` for a layer
-/// outside the storage, rows that do not fit it, and more tokens than a launch takes, 16 million.
+/// takes the keys alone; values with rows of their own take a second launch. Constant time for the caller; on the
+/// device, linear in the rows. Errors: `invalid_argument` for a layer outside the storage, rows that do not fit it,
+/// strides that kernels cannot index, and more tokens than a launch takes, 16 million; `backend_failure` when a launch
+/// fails.
 template <element Element, element Input>
   requires(!packs_tokens<Element>)
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
@@ -70,7 +72,8 @@ template <element Element, element Input>
                   : appended;
 }
 
-/// Whether the rows of queries, if there are any, hold what is rotated for so many tokens. Errors: `invalid_argument`.
+/// Whether the rows of queries, if there are any, hold what is rotated for so many tokens. Constant time. Errors:
+/// `invalid_argument`.
 template <class Storage>
 [[nodiscard]] result<void> check_rotated(const block_storage_view& view, const kernels::rope_queries<Storage>& queries,
                                          std::int64_t num_tokens) noexcept {
@@ -87,9 +90,9 @@ template <class Storage>
 }
 
 /// Appends, and rotates the keys and the same number of queries to `positions[i]`; queries are rotated also where the
-/// slot is negative. `positions` has as many entries as `slots`. Errors: those of `append`, and `invalid_argument` for
-/// an odd head dimension, a rotary dimension that does not fit it, numbers of tokens that differ, queries of another
-/// shape, or values that are not like keys.
+/// slot is negative. `positions` has as many entries as `slots`. Costs what `append` does: constant time for the
+/// caller. Errors: those of `append`, and `invalid_argument` for an odd head dimension, a rotary dimension that does
+/// not fit it, numbers of tokens that differ, queries of another shape, or values that are not like keys.
 template <element Element, element Input, kernels::rope_pairing Pairing>
 [[nodiscard]] result<void> rope_append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                        const token_rows<const typename Input::storage>& keys,
@@ -131,8 +134,8 @@ template <element Element, element Input, kernels::rope_pairing Pairing>
 
 /// Enqueues: decodes `slots[i]` of one layer into token i of `keys` and `values`, stored as `Output`. A negative slot
 /// leaves its token unchanged. Values with rows of their own take a second launch. Slots and rows are device-accessible
-/// memory; only debug builds of the kernels detect slots past the storage. Errors: `invalid_argument` for a layer
-/// outside the storage, and for more tokens than a launch takes, 16 million.
+/// memory; only debug builds of the kernels detect slots past the storage. Costs what `append` does: constant time for
+/// the caller. Errors: those of `append`.
 template <element Element, element Output>
   requires(!packs_tokens<Element>)
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,

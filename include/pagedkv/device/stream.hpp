@@ -7,6 +7,7 @@
 namespace pagedkv::hip {
 
 /// Owns a stream of one device that does not wait for the default stream. Destroying it lets enqueued work finish.
+/// Operations take constant time, but for the wait of `synchronize`.
 class stream {
  public:
   /// Throws `exception`.
@@ -42,7 +43,7 @@ class stream {
 };
 
 /// Owns a mark in a stream. A step records one after its last kernel and retires when it is reached; this waits for the
-/// step's own work only, not for the whole device.
+/// step's own work only, not for the whole device. Operations take constant time, but for the wait of `synchronize`.
 class event {
  public:
   /// Throws `exception`.

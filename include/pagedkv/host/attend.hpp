@@ -107,7 +107,7 @@ struct release_numbers {
 /// a row's weights. Weights of bfloat16 keep 8 with AVX-512 BF16. With AMX, so do those of bfloat16 and of elements of
 /// 8 bits where more than 16 pairs of query and head, of one row or of rows that share a prefix, share a KV head;
 /// there, values of bfloat16 from 2^120 on may overflow. Work is divided by tokens and heads, so that one long sequence
-/// keeps all threads busy.
+/// keeps all threads busy. Linear in the tokens that each query reads, times its heads.
 ///
 /// The result of a row has the same bits whatever else is in the batch, unless rows share prefixes, and however many
 /// threads there are, for the same instruction set, which the processor must support. Blocks before every query's

@@ -68,8 +68,8 @@ inline void copy_block(const block_storage_view& view, block_pair pair) noexcept
   }
 }
 
-/// Copies blocks in every layer; no destination is also a source. Errors: `invalid_argument` for a block outside the
-/// storage, before anything is written.
+/// Copies blocks in every layer; no destination is also a source. Linear in the bytes of the blocks. Errors:
+/// `invalid_argument` for a block outside the storage, before anything is written.
 [[nodiscard]] inline result<void> copy_blocks(const block_storage_view& view,
                                               std::span<const block_pair> pairs) noexcept {
   if (const auto checked = check_pairs(view, pairs); !checked) {
@@ -81,9 +81,9 @@ inline void copy_block(const block_storage_view& view, block_pair pair) noexcept
   return {};
 }
 
-/// Copies between two storages, of the same element and inner layout. `read_soon`: whether the copies are; others do not
-/// pass through the processor's caches, unless they are few. Errors: `invalid_argument` for blocks or storages that do
-/// not fit, before anything is written.
+/// Copies between two storages, of the same element and inner layout. `read_soon`: whether the copies are; others do
+/// not pass through the processor's caches, unless they are few. Linear in the bytes of the blocks. Errors:
+/// `invalid_argument` for blocks or storages that do not fit, before anything is written.
 [[nodiscard]] inline result<void> copy_blocks(const block_storage_view& from, const block_storage_view& to,
                                               std::span<const block_pair> pairs, bool read_soon = true) noexcept {
   if (from.layer_bytes() != to.layer_bytes() || from.num_layers != to.num_layers) {
@@ -125,8 +125,9 @@ inline void swap_block(const block_storage_view& view, block_pair pair) noexcept
 }
 
 /// Copies blocks in every layer as if all sources were read first; chains and cycles are allowed and need no second
-/// buffer. Errors, before anything is written: `invalid_argument` for a block outside the storage or the destination of
-/// two moves; `out_of_memory` for the working memory, which is proportional to the moves.
+/// buffer. O(n log n) in the pairs, and linear in the bytes of the blocks. Errors, before anything is written:
+/// `invalid_argument` for a block outside the storage or the destination of two moves; `out_of_memory` for the working
+/// memory, which is proportional to the moves.
 [[nodiscard]] inline result<void> move_blocks(const block_storage_view& view,
                                               std::span<const block_pair> pairs) noexcept {
   if (const auto checked = check_pairs(view, pairs); !checked) {

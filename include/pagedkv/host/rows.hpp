@@ -38,8 +38,8 @@ void append_rows(const block_storage_view& view, std::int32_t layer, std::span<c
 }
 
 /// Encodes token i of `keys` and `values`, stored as `Input`, into `slots[i]` of one layer. A negative slot skips its
-/// token; of equal slots the last wins. Latent storage takes the keys alone. Errors: `invalid_argument` for a layer or
-/// slot outside the storage, and rows that do not fit, before anything is written.
+/// token; of equal slots the last wins. Latent storage takes the keys alone. Linear in the rows. Errors:
+/// `invalid_argument` for a layer or slot outside the storage, and rows that do not fit, before anything is written.
 template <element Element, element Input = float32>
   requires(!packs_tokens<Element>)
 [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
@@ -124,8 +124,8 @@ void gather_rows(const block_storage_view& view, std::int32_t layer, std::span<c
 }
 
 /// Decodes `slots[i]` of one layer into token i of `keys` and `values`, stored as `Output`. A negative slot leaves its
-/// token as it is. Errors: `invalid_argument` for a layer or slot outside the storage, and rows that do not fit, before
-/// anything is written.
+/// token as it is. Linear in the rows. Errors: `invalid_argument` for a layer or slot outside the storage, and rows
+/// that do not fit, before anything is written.
 template <element Element, element Output = float32>
   requires(!packs_tokens<Element>)
 [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,

@@ -23,7 +23,8 @@ class padded_batch {
         tables_(product(max_rows, max_blocks), no_block),
         lengths_(max_rows) {}
 
-  /// Entries from one row to the next; rows; tables; and tokens of each row, as the latest update left them.
+  /// Entries from one row to the next; rows; tables; and tokens of each row, as the latest update left them. Constant
+  /// time.
   [[nodiscard]] std::size_t row_stride() const noexcept { return max_blocks_; }
   [[nodiscard]] std::size_t num_rows() const noexcept { return rows_.size(); }
   [[nodiscard]] std::span<const block_id> block_tables() const noexcept {
@@ -31,8 +32,9 @@ class padded_batch {
   }
   [[nodiscard]] std::span<const std::int32_t> lengths() const noexcept { return std::span{lengths_}.first(num_rows()); }
 
-  /// Errors: `limit_reached` when the capacity does not suffice, and those of `visit_row`; the batch is then unchanged.
-  /// `sequence_busy` when another thread changes a sequence meanwhile; the batch is then empty.
+  /// `visit_row(i, use)` calls `use` with row `i` of `num_rows`. Linear in the rows, and in their new and changed
+  /// entries. Errors: `limit_reached` when the capacity does not suffice, and those of `visit_row`; the batch is then
+  /// unchanged. `sequence_busy` when another thread changes a sequence meanwhile; the batch is then empty.
   template <class VisitRow>
   [[nodiscard]] result<void> update(std::size_t num_rows, std::int32_t /*block_size*/, VisitRow&& visit_row) noexcept {
     if (auto collected = rows_.collect(num_rows, visit_row); !collected) {
@@ -100,7 +102,7 @@ class compressed_batch {
   compressed_batch(std::size_t max_rows, std::size_t max_indices)
       : rows_(max_rows), indptr_(max_rows + 1), last_block_len_(max_rows), indices_(max_indices, no_block) {}
 
-  /// Rows, and the arrays of the class comment, as the latest update left them.
+  /// Rows, and the arrays of the class comment, as the latest update left them. Constant time.
   [[nodiscard]] std::size_t num_rows() const noexcept { return rows_.size(); }
   [[nodiscard]] std::span<const std::int32_t> indptr() const noexcept {
     return std::span{indptr_}.first(num_rows() + 1);
@@ -108,12 +110,13 @@ class compressed_batch {
   [[nodiscard]] std::span<const block_id> indices() const noexcept {
     return std::span{indices_}.first(static_cast<std::size_t>(indptr_[num_rows()]));
   }
-  /// Tokens in the last block of each row: in [1, block_size], 0 for an empty sequence.
+  /// Tokens in the last block of each row: in [1, block_size], 0 for an empty sequence. Constant time.
   [[nodiscard]] std::span<const std::int32_t> last_block_len() const noexcept {
     return std::span{last_block_len_}.first(num_rows());
   }
 
-  /// Errors: as `padded_batch::update`.
+  /// Takes rows as `padded_batch::update` does. Linear in the rows, in their new and changed entries, and in the entries
+  /// behind a row that grew. Errors: those of `padded_batch::update`.
   template <class VisitRow>
   [[nodiscard]] result<void> update(std::size_t num_rows, std::int32_t block_size, VisitRow&& visit_row) noexcept {
     if (auto collected = rows_.collect(num_rows, visit_row); !collected) {

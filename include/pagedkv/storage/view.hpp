@@ -10,7 +10,8 @@
 
 namespace pagedkv {
 
-/// The address arithmetic of block storage, which kernels take by value; owns nothing.
+/// The address arithmetic of block storage, which kernels take by value; owns nothing. Its functions take constant
+/// time.
 ///
 /// One layer of one block is contiguous: K, then V, then (if the element has scales) K scales, then V scales. A key is
 /// `head_dim` neighbouring elements. A value is as many, with the strides of keys, unless `value_dim` is set: then

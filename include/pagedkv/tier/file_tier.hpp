@@ -128,6 +128,7 @@ static_assert(file_engine<uring_files>);
 /// io_uring where the kernel grants it, threads elsewhere.
 class automatic_files {
  public:
+  /// Errors: those of `thread_files::create`; `out_of_memory`.
   [[nodiscard]] static result<std::unique_ptr<automatic_files>> create(std::int32_t depth) noexcept {
     auto engine = std::unique_ptr<automatic_files>(new (std::nothrow) automatic_files);
     if (engine == nullptr) {
