@@ -1,5 +1,6 @@
 """Checks the comments of the headers that users include, from Doxygen's XML: check_reference.py XML INCLUDE [PATTERN…]. Patterns
-name headers that none includes, instead of those below.
+name headers that none includes, instead of those below. Headers of kernels/, beside INCLUDE, are those that docs/Doxyfile names: names of a
+platform have their comments in the host executor's.
 
 Each public symbol has a comment. That of a function that returns a `result` has a sentence `Errors: …`, `Errors of …` or `Errors, …`, with codes
 or with the operations that have the same ones. That of an operation that engines call in each step names its cost: `Constant time`,
@@ -26,7 +27,7 @@ import xml.etree.ElementTree
 
 # The library's own headers: no page, no example and no program of a user's names them. Doxygen leaves out others.
 OWN_HEADERS = """
-pool/*.hpp prefix/*.hpp executor/*.hpp storage/*_storage.hpp storage/layout.hpp
+pool/*.hpp prefix/*.hpp executor/[!il]*.hpp storage/*_storage.hpp storage/layout.hpp
 cache/cache_state.hpp cache/index_model.hpp cache/record_map.hpp
 sequence/*_table.hpp attention/plan_layout.hpp attention/rows.hpp
 attention/shared_prefixes.hpp device/memory_ledger.hpp device/checks.hpp host/slots.hpp host/rows_in_pieces.hpp sequence/batch_rows.hpp storage/packed_parts.hpp
@@ -34,6 +35,9 @@ requests/preemption.hpp requests/batch_repetition.hpp requests/sequence_releases
 tier/block_records.hpp tier/group_records.hpp tier/record*.hpp tier/sequence_loads.hpp tier/slower_tier.hpp
 tier/transfer_queue.hpp
 """.split()
+
+# What kernels on the host run on, also in headers of kernels.
+OWN_NAMESPACE = "pagedkv::executor"
 
 # Classes whose operations engines call in each step, and namespaces of such functions: docs/integrate.md and docs/attention.md.
 IN_EACH_STEP = {f"pagedkv::{name}" for name in """
@@ -52,14 +56,14 @@ OTHER = re.compile(r"\bDoes what ([\w:]+) does\b")
 # Numbers, and names of theirs that need no unit: counts, ids, hashes, places in an order, and kinds. Those of type `timestamp` are nanoseconds.
 NUMBER = re.compile(r"(?:constexpr |const |static )*(?:std::)?(?:u?int\d+_t|size_t|int|float|double)(?: &)?")
 NEEDS_NO_UNIT = re.compile(
-    r"^(?:max_)?num_|(?:^|_)(?:id|index|entry|position|arrival|depth|slot|group|layer|block|source|destination|origin|kind|code|priority|hash|"
-    r"identity|salt|seed|device|port|database|descriptor)$|^padding|^struct_size$"
+    r"^(?:max_)?num_|^(?:token|head)$|^exponent|_log2$|(?:^|_)(?:id|index|entry|position|arrival|depth|slot|group|layer|block|source|destination|"
+    r"origin|kind|code|priority|hash|identity|salt|seed|device|port|database|descriptor)$|^padding|^struct_size$"
 )
 HAS_NO_UNIT = re.compile(r"\b(?:true|false):|\bPAGEDKV_[A-Z]|\bids? of\b")  # choices in C, where neither is a type
 UNIT = (
     r"(?:bytes|[KM]iB|(?:nano|micro|milli)?seconds|percent|thousandths|share|factor|scores|units?|tokens|blocks|slots|elements|numbers|floats|"
     r"bits|scales|entries|rows|heads|layers|waves|workgroups|columns|partials|parts|pieces|places|records|requests|events|keys|sequences|"
-    r"transfers|prompts|failures)"
+    r"lanes|transfers|prompts|failures)"
 )
 NAMES_UNIT = re.compile(rf"\b{UNIT}\b", re.IGNORECASE)
 HAS_UNIT = re.compile(rf"(?:^|_){UNIT}(?:_|$)")
@@ -96,7 +100,8 @@ def symbols_of(folder):
     for compound in compounds:
         identifier, scope = compound.get("id"), text_of(compound.find("compoundname"))
         # A class is private also where one around it is.
-        if compound.get("kind") in ("dir", "page") or any(f"{identifier}_1_1".startswith(f"{each}_1_1") for each in private):
+        own = f"{scope}::".startswith(f"{OWN_NAMESPACE}::")
+        if own or compound.get("kind") in ("dir", "page") or any(f"{identifier}_1_1".startswith(f"{each}_1_1") for each in private):
             continue
         if compound.get("kind") in ("struct", "class", "union", "concept"):
             outer, _, name = scope.rpartition("::")
@@ -188,7 +193,8 @@ def main():
     headers = sorted(header for header in known if not any(fnmatch.fnmatch(header, pattern) for pattern in patterns))
     found = [f"the pattern {pattern} matches no header" for pattern in patterns if not fnmatch.filter(known, pattern)]
     for header in headers:
-        lines = (include / "pagedkv" / header).read_text().splitlines()
+        root = include if (include / "pagedkv" / header).exists() else include.parent / "kernels"
+        lines = (root / "pagedkv" / header).read_text().splitlines()
         for symbol, fault in faults(known[header].values(), lines, described, modelling, names):
             found.append(f"{header}:{symbol.line}: {symbol.kind} {symbol.scope}::{symbol.name} {fault}")
     print(*found, sep="\n", end="\n" if found else "")

@@ -182,6 +182,25 @@ static_assert(backend<hip>);
 """
 
 
+KERNELS = """#pragma once
+
+namespace pagedkv::executor {
+
+struct workgroup {};
+
+}  // namespace pagedkv::executor
+
+namespace pagedkv::kernels {
+
+/// Waits.
+void barrier();
+
+int any(int predicate);
+
+}  // namespace pagedkv::kernels
+"""
+
+
 @unittest.skipIf(shutil.which("doxygen") is None, "doxygen is not installed")
 class Reference(unittest.TestCase):
     def make(self, root, *patterns):
@@ -189,6 +208,9 @@ class Reference(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         settings = (SOURCE_ROOT / "docs" / "Doxyfile").read_text() + f"OUTPUT_DIRECTORY = {folder.name}\nGENERATE_HTML = NO\n"
+        read = re.findall(r"^INPUT +\+?= (.*)$", settings, flags=re.MULTILINE)
+        there = [path for path in " ".join(read).split() if (root / path).exists()]
+        settings += f"INPUT = {' '.join(there)}\n"
         settings += f"INPUT_FILTER = \"sed -f {SOURCE_ROOT / 'scripts' / 'lib' / 'reference.sed'}\"\n"
         made = subprocess.run(["doxygen", "-"], cwd=root, input=settings, capture_output=True, text=True)
         check = ["python3", CHECK, pathlib.Path(folder.name) / "xml", root / "include", *patterns]
@@ -197,10 +219,11 @@ class Reference(unittest.TestCase):
     def check(self, name, text):
         """The check of one header, in a tree with another one that is the library's own."""
         with tempfile.TemporaryDirectory() as folder:
-            headers = pathlib.Path(folder) / "include" / "pagedkv"
             for path, content in ((name, text), ("pool/pool.hpp", "#pragma once\nint bare();\n")):
-                (headers / path).parent.mkdir(parents=True)
-                (headers / path).write_text(content)
+                root = "kernels" if path.startswith("kernels/") else "include"
+                header = pathlib.Path(folder) / root / "pagedkv" / path
+                header.parent.mkdir(parents=True)
+                header.write_text(content)
             made, checked = self.make(pathlib.Path(folder), "pool/*.hpp")
         self.assertEqual((made.returncode, made.stderr), (0, ""))
         self.assertEqual(checked.returncode, 1)
@@ -218,6 +241,10 @@ class Reference(unittest.TestCase):
         own = {name for pattern in check_reference.OWN_HEADERS for name in fnmatch.filter(included, pattern)}
         self.assertEqual(own, set())
         self.assertEqual(fnmatch.filter(check_reference.OWN_HEADERS, "policy/*"), [])
+        settings = (SOURCE_ROOT / "docs" / "Doxyfile").read_text()
+        of_kernels = {name for name in included if name.startswith("kernels/")}
+        self.assertIn("kernels/platform.hpp", of_kernels)
+        self.assertEqual({name for name in of_kernels if f" kernels/pagedkv/{name}" not in settings}, set())
 
     def test_symbols_without_a_comment_and_errors_without_a_name_are_found(self):
         self.assertEqual(self.check("core/ids.hpp", HEADER), [
@@ -245,6 +272,12 @@ class Reference(unittest.TestCase):
             "cache/kv_cache.hpp:15: function pagedkv::basic_kv_cache::release does not name its cost",
             "cache/kv_cache.hpp:18: function pagedkv::basic_kv_cache::commit does not name its errors",
             "5 public symbols in 1 headers, 2 faults",
+        ])
+
+    def test_headers_of_kernels_are_checked_and_the_executor_is_not(self):
+        self.assertEqual(self.check("kernels/platform_host.hpp", KERNELS), [
+            "kernels/platform_host.hpp:14: function pagedkv::kernels::any has no comment",
+            "2 public symbols in 1 headers, 1 faults",
         ])
 
     def test_numbers_without_a_unit_and_arrays_without_a_shape_are_found(self):

@@ -244,30 +244,31 @@ inline void barrier(const executor::call_site& where = executor::call_site::curr
   executor::here().barrier(where);
 }
 
+/// The value of another lane: of number `source` modulo `width` in the group; of the one `delta` before or behind; of
+/// the one whose number differs in the bits of `mask`; its own where that one is outside the group. `width` is a power
+/// of two up to the wave size: groups are aligned and of this many lanes. Every lane of the wave takes part.
 template <class T>
 [[nodiscard]] T shuffle(T value, int source, int width = wave_size(),
                         const executor::call_site& where = executor::call_site::current()) {
   return executor::shuffle(value, width, where, [=](std::int64_t) { return source & (width - 1); });
 }
-
 template <class T>
 [[nodiscard]] T shuffle_up(T value, unsigned delta, int width = wave_size(),
                            const executor::call_site& where = executor::call_site::current()) {
   return executor::shuffle(value, width, where, [=](std::int64_t own) { return own - delta; });
 }
-
 template <class T>
 [[nodiscard]] T shuffle_down(T value, unsigned delta, int width = wave_size(),
                              const executor::call_site& where = executor::call_site::current()) {
   return executor::shuffle(value, width, where, [=](std::int64_t own) { return own + delta; });
 }
-
 template <class T>
 [[nodiscard]] T shuffle_xor(T value, int mask, int width = wave_size(),
                             const executor::call_site& where = executor::call_site::current()) {
   return executor::shuffle(value, width, where, [=](std::int64_t own) { return own ^ mask; });
 }
 
+/// Bit i says whether the predicate of the wave's i-th lane is not 0. Every lane of the wave takes part.
 [[nodiscard]] inline unsigned long long ballot(int predicate,
                                                const executor::call_site& where = executor::call_site::current()) {
   auto& group = executor::here();
@@ -279,10 +280,10 @@ template <class T>
   return votes;
 }
 
+/// Whether the predicate of any, or of every, lane of the wave is not 0. Every lane of the wave takes part.
 [[nodiscard]] inline int any(int predicate, const executor::call_site& where = executor::call_site::current()) {
   return ballot(predicate, where) != 0;
 }
-
 [[nodiscard]] inline int all(int predicate, const executor::call_site& where = executor::call_site::current()) {
   return ballot(!predicate, where) == 0;
 }
@@ -328,27 +329,23 @@ T combine(T* target, Combine combined) {
 
 namespace pagedkv::kernels {
 
-/// Each returns the previous value. `pointer` is in global memory, or `&shared[i]`.
+/// Each returns the previous value. `target` is in global memory, or `&shared[i]`.
 template <class Pointer, class T>
 T atomic_add(Pointer target, T value) {
   return executor::combine(target, [=](T before) { return static_cast<T>(before + value); });
 }
-
 template <class Pointer, class T>
 T atomic_max(Pointer target, T value) {
   return executor::combine(target, [=](T before) { return before < value ? value : before; });
 }
-
 template <class Pointer, class T>
 T atomic_min(Pointer target, T value) {
   return executor::combine(target, [=](T before) { return value < before ? value : before; });
 }
-
 template <class Pointer, class T>
 T atomic_exchange(Pointer target, T value) {
   return executor::combine(target, [=](T) { return value; });
 }
-
 template <class Pointer, class T>
 T atomic_compare_exchange(Pointer target, T expected, T desired) {
   return executor::combine(target, [=](T before) { return before == expected ? desired : before; });

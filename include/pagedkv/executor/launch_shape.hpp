@@ -6,7 +6,7 @@
 
 namespace pagedkv::kernels {
 
-/// A size in three dimensions, or a position within one; x varies fastest.
+/// A size in three dimensions, or a position within one, in lanes or in workgroups; x varies fastest.
 struct extent {
   std::uint32_t x = 1;
   std::uint32_t y = 1;
@@ -34,13 +34,14 @@ enum class matrix_instructions : std::uint8_t {
   wmma,  // RDNA 3 and later
 };
 
+/// Properties of a device that kernels and plans depend on.
 struct device_properties {
   std::string name;
   std::size_t memory_bytes = 0;
-  int wave_size = 0;
+  int wave_size = 0;       // lanes: 32 or 64
   int num_processors = 0;  // each runs workgroups of its own
   std::size_t shared_bytes_per_workgroup = 0;
-  int max_workgroup_size = 0;
+  int max_workgroup_size = 0;  // lanes
   matrix_instructions matrices = matrix_instructions::none;
   bool warpgroup_products = false;  // Hopper's, in code that is compiled for them
 };

@@ -91,6 +91,9 @@ inline void check_alignment(const void* address, std::size_t alignment) {
 
 namespace pagedkv::kernels {
 
+/// Properties of a platform that kernels heed: whether lanes without data form pointers, too; whether the lanes of a
+/// wave put vectors that they store into the order of addresses first; and workgroups of kernels over tiles of rows
+/// that a processor is to have room for, 0 for as many as the compiler finds right.
 inline constexpr bool points_on_every_lane = true;
 inline constexpr bool joins_stores = true;
 inline constexpr int workgroups_of_tiles = 0;
@@ -114,7 +117,9 @@ template <auto Kernel, class... Arguments>
   return launch<Kernel>(shape, stream, arguments...);
 }
 
-// Kernels of a stream run one after the other on the executor.
+/// A kernel launched with `launch_following` may start while the previous kernel still runs; the first call waits for
+/// the end of that kernel, and the second one lets the next kernel start. On the executor, kernels of a stream run one
+/// after the other.
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}
 
@@ -137,18 +142,17 @@ template <class T>
   return argument;
 }
 
+/// Read and write global memory. A vector's address has the alignment of `vector`.
 template <class T>
 [[nodiscard]] T load(const T* from) {
   executor::check_global(from, sizeof(T), alignof(T), "read");
   return *from;
 }
-
 template <class T>
 void store(T* to, std::type_identity_t<T> value) {
   executor::check_global(to, sizeof(T), alignof(T), "write");
   *to = value;
 }
-
 template <int N, class T>
 [[nodiscard]] vector<T, N> load_vector(const T* from) {
   auto values = vector<T, N>{};
@@ -156,7 +160,6 @@ template <int N, class T>
   std::memcpy(&values, from, sizeof(values));
   return values;
 }
-
 template <int N, class T>
 void store_vector(T* to, const vector<T, N>& values) {
   executor::check_global(to, sizeof(values), alignof(vector<T, N>), "write");
@@ -173,7 +176,6 @@ template <int N, class T>
   }
   return values;
 }
-
 template <int N, class T>
 void store_shared_vector(const shared_span<T>& to, std::size_t first, const vector<T, N>& values) {
   executor::check_alignment((&to[first]).value, alignof(vector<T, N>));
@@ -182,6 +184,7 @@ void store_shared_vector(const shared_span<T>& to, std::size_t first, const vect
   }
 }
 
+/// Debug builds stop the kernel, the host executor reports a fault, release builds do not check.
 inline void check(bool holds, const char* what) {
   if (!holds) {
     executor::here().report(executor::fault_kind::failed_check, what);

@@ -22,17 +22,19 @@ inline constexpr std::int32_t exponent_of = std::countr_zero(static_cast<std::ui
 struct row_spread {
   std::int32_t num_tokens = 0;
   std::int32_t num_heads = 0;
-  std::int32_t head_dim = 0;
+  std::int32_t head_dim = 0;    // numbers
   std::int32_t lanes_log2 = 0;  // lanes per row; up to 5, so that no group crosses a wave
   std::int32_t tokens_per_workgroup = 1;
   divider<std::int32_t> heads;
 
+  /// Lanes that share a row.
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t lanes_per_row() const { return 1 << lanes_log2; }
   /// The exponent of the numbers that the lanes of a row take at once, `N` each.
   template <int N>
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t numbers_log2() const {
     return lanes_log2 + exponent_of<N>;
   }
+  /// Groups of lanes in a workgroup; the group of this lane, and its place there.
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t num_groups() const { return row_workgroup_size >> lanes_log2; }
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t group() const {
     return static_cast<std::int32_t>(local_index().x) >> lanes_log2;
@@ -88,6 +90,7 @@ struct grid_row {
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t token_or_first() const { return token < 0 ? 0 : token; }
 };
 
+/// The row of this lane.
 [[nodiscard]] PAGEDKV_DEVICE inline grid_row find_row(const row_spread& spread) {
   const auto [in_workgroup, in_round] = spread.heads.split(spread.group());
   const auto token = workgroup_index().x * static_cast<std::uint32_t>(spread.tokens_per_workgroup) +
@@ -195,10 +198,10 @@ inline constexpr bool encodes_words = N % 8 == 0 && requires(const float* number
   Element::encode_four(numbers, 1.0F);
 };
 
+/// `N` numbers of `Element`, and float32 as such numbers.
 template <class Element, int N>
 using encoded_numbers = std::conditional_t<encodes_words<Element, N>, vector<std::uint32_t, (N + 3) / 4>,
                                            vector<typename Element::storage, N>>;
-
 template <class Element, int N>
 [[nodiscard]] PAGEDKV_DEVICE encoded_numbers<Element, N> encode(const vector<float, N>& numbers, float scale) {
   auto stored = encoded_numbers<Element, N>{};

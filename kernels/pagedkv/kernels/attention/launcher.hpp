@@ -11,11 +11,12 @@
 
 namespace pagedkv::kernels {
 
-/// The largest head dimension of the kernels that are made for one; a head dimension between two uses the larger one.
+/// The largest head dimension of the kernels that are made for one, in numbers; a head dimension between two uses the
+/// larger one.
 inline constexpr std::int32_t largest_attention_dim = 256;
 
-/// The longest keys and values of the general kernel with plain arithmetic: a latent vector of 512 with a rotated part
-/// of 64, and without.
+/// The longest keys and values of the general kernel with plain arithmetic, in numbers: a latent vector of 512 with a
+/// rotated part of 64, and without.
 inline constexpr std::int32_t largest_plain_dim = 576;
 inline constexpr std::int32_t largest_value_dim = 512;
 
@@ -60,7 +61,7 @@ inline constexpr int group_lanes = 256;
 inline constexpr std::int32_t latent_columns = 64;
 inline constexpr int latent_residency = 1;
 
-/// The dimensions of keys and values that a kernel whose workgroups share tasks is made for.
+/// The dimensions of keys and values, in numbers, that a kernel whose workgroups share tasks is made for.
 struct group_dims {
   int keys;
   int values;
