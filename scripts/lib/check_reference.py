@@ -5,13 +5,21 @@ platform have their comments in the host executor's.
 Each public symbol has a comment. That of a function that returns a `result` has a sentence `Errors: …`, `Errors of …` or `Errors, …`, with codes
 or with the operations that have the same ones. That of an operation that engines call in each step names its cost: `Constant time`,
 `Linear in …` or `O(…)`; or its class says of all operations that they take constant time. Of free functions, those that return a `result`
-are such operations. A comment that begins with `Does what … does` or
-`Does the same as …` leaves both to the other operation, which exists.
+are such operations. A comment that begins with `Does what … does` or `Does the same as …` leaves both to the other operation, which exists.
 
 The comment of a member that is a number names its unit, bytes, tokens or a share, where the name does not, as `num_blocks` does; or a
 member that exists, `as window`. So does one that covers it and says `in bytes`, `count numbers` and the like. Ids, indices, hashes and
 kinds have none. The comment of an array, a span or a pointer to numbers, gives its shape in brackets, `[row][head]`, or that of another
 member, `as cache_config::scales`.
+
+A parameter that is a number has a unit in its name, or the comment of its function names it or a unit. The comment names each span, or its
+elements, or gives a shape in brackets; where the function writes into it, the comment also says how much: it fills it, as far as there is
+room, one for each. It names a pointer to numbers, or gives its shape; in C, where comments are those of the C++ operations, a count follows.
+The comment of a function that returns a span, or that of its class, gives a shape or says of what there is one for each.
+
+The check sees neither whether a comment that names a parameter says enough of it, nor whether a unit or shape in it is that parameter's, nor
+whether errors and costs are right and complete; nor does it see parameters of constructors, of types that are templates' own, and of members
+in a table, nor the platforms of devices.
 
 A comment covers the declarations below it up to the next empty line, and all overloads of a name. The members of a policy that its
 concept's table of requirements names are described there, but for errors and cost, and those of an axis in policy/axis.hpp. Operators,
@@ -74,7 +82,15 @@ NAMES_MEMBER = re.compile(r"\bas (?:in )?([\w:]+)")
 ARRAY = re.compile(r"\bspan\s*<(?!\s*(?:const )?std::byte)|\b(?:u?int\d+_t|float|double) \*(?!\s*(?:const)?\s*\*)")
 NAMES_SHAPE = re.compile(r"\[(?!any\b)[^\]]+\]")
 
-Symbol = collections.namedtuple("Symbol", "line kind scope name comment type")
+# Parameters. These numbers are what their name says, in tokens, bytes and numbers as everywhere; others need a word.
+KNOWN_NUMBER = re.compile(
+    r"(?:^|_)(?:key|parent|previous|alignment|size|dim|head|device|peer|room|offset|number|absmax|scale|i|n|a|b|each|most|mask|delta|width)$"
+)
+SPAN = re.compile(r"\bspan\s*<\s*(const )?\s*(?!const|std::byte)((?:[\w]+::)*\w+)")
+POINTER = re.compile(r"^(?:const )?(?:std::)?(?:u?int\d+_t|size_t|int|float|double) ?\*$")
+NAMES_ROOM = re.compile(r"\b(?:[Ff]ills?|room|as many|at most|each|too (?:short|small)|all)\b")
+
+Symbol = collections.namedtuple("Symbol", "line kind scope name comment type parameters")
 
 
 def text_of(element):
@@ -92,7 +108,8 @@ def symbols_of(folder):
 
     def add(place, element, kind, scope, name):
         if place is not None:
-            symbol = Symbol(int(place.get("line")), kind, scope, name, comment_of(element), text_of(element.find("type")))
+            parameters = tuple((text_of(each.find("type")), text_of(each.find("declname"))) for each in element.findall("param"))
+            symbol = Symbol(int(place.get("line")), kind, scope, name, comment_of(element), text_of(element.find("type")), parameters)
             found[place.get("file").removeprefix("pagedkv/")][element.get("id")] = symbol
 
     compounds = [each for path in sorted(folder.glob("*.xml")) for each in xml.etree.ElementTree.parse(path).getroot().findall("compounddef")]
@@ -156,7 +173,42 @@ def lacks_of_function(symbol, comment, around, known):
         yield symbol, "does not name its cost"
 
 
-def faults(symbols, lines, described, modelling, names):
+def words_of(name):
+    """A pattern of the words of a name, in the singular or plural."""
+    stems = [re.sub(r"s$", "", re.sub(r"(?:ies|y)$", "(?:y|ie)", word)) for word in name.split("_") if word not in ("id", "t", "all", "out")]
+    return re.compile("|".join(rf"\b{stem}s?\b" for stem in [*stems, re.escape(name)] if stem), re.IGNORECASE)
+
+
+def lacks_of_parameters(symbol, comment, around, is_c):
+    """What the comment of a function lacks of its parameters and of a span that it returns."""
+    if NAMES_ANOTHER.search(comment):
+        return
+    has_shape = NAMES_SHAPE.search(comment)
+    for position, (kind, name) in enumerate(symbol.parameters):
+        if not name:
+            continue
+        span = SPAN.search(kind)
+        named = re.search(rf"\b{name}\b", comment)
+        if span and not has_shape:
+            if not any(words_of(each).search(comment) for each in (name, span[2].rpartition("::")[2])):
+                yield symbol, f"does not name {name}"
+            elif not span[1] and not NAMES_ROOM.search(comment):
+                yield symbol, f"does not say how much of {name} it writes"
+        elif POINTER.match(kind) and is_c and kind.startswith("const"):
+            if not re.match(r"num_|room|size", (*symbol.parameters, ("", ""))[position + 1][1]):
+                yield symbol, f"has no count behind {name}"
+        elif POINTER.match(kind) and not is_c and not words_of(name).search(comment) and not has_shape:
+            yield symbol, f"does not name {name}"
+        elif NUMBER.fullmatch(kind) and not is_c and not named and not NAMES_UNIT.search(comment):
+            if not any(each.search(name) for each in (NEEDS_NO_UNIT, HAS_UNIT, KNOWN_NUMBER)):
+                yield symbol, f"names neither {name} nor its unit"
+    span = SPAN.search(symbol.type)
+    if span and not any(NAMES_SHAPE.search(text) or re.search(r"\beach\b", text) for text in (comment, around)):
+        if NUMBER.fullmatch(span[2]) or not words_of(span[2].rpartition("::")[2]).search(comment):
+            yield symbol, "does not give the shape of what it returns"
+
+
+def faults(symbols, lines, described, modelling, names, is_c):
     """Those of one header's symbols whose comment lacks something, each with what it lacks."""
     comments = collections.defaultdict(str)
     for symbol in symbols:
@@ -182,6 +234,8 @@ def faults(symbols, lines, described, modelling, names):
             yield symbol, "has no comment"
         elif symbol.kind == "function":
             yield from lacks_of_function(symbol, comment, comments.get((outer, around), ""), known)
+            if not in_table:
+                yield from lacks_of_parameters(symbol, comment, comments.get((outer, around), ""), is_c)
 
 
 def main():
@@ -195,7 +249,7 @@ def main():
     for header in headers:
         root = include if (include / "pagedkv" / header).exists() else include.parent / "kernels"
         lines = (root / "pagedkv" / header).read_text().splitlines()
-        for symbol, fault in faults(known[header].values(), lines, described, modelling, names):
+        for symbol, fault in faults(known[header].values(), lines, described, modelling, names, header.endswith(".h")):
             found.append(f"{header}:{symbol.line}: {symbol.kind} {symbol.scope}::{symbol.name} {fault}")
     print(*found, sep="\n", end="\n" if found else "")
     count = sum(len(known[header]) for header in headers)

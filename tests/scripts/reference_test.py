@@ -182,6 +182,61 @@ static_assert(backend<hip>);
 """
 
 
+PARAMETERS = """#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace pagedkv {
+
+/// Sums up.
+void sum(std::span<const std::int64_t> numbers);
+/// Sums up these numbers.
+void sum_named(std::span<const std::int64_t> numbers);
+/// Sums up entries.
+void sum_entries(std::span<const batch_entry> some);
+/// Copies blocks.
+void copy(std::span<block_id> blocks);
+/// Copies blocks, as far as there is room.
+void copy_some(std::span<block_id> blocks);
+/// Adds up, [row][head].
+void add_rows(std::span<std::int32_t> table, const float* scales);
+/// Adds up.
+void add(const float* scales);
+/// Waits a while.
+void wait(std::int64_t timeout, std::size_t num_rows, std::int32_t layer, std::int64_t max_bytes, int device);
+/// Waits so many seconds.
+void wait_long(std::int64_t timeout);
+/// Does what `wait` does.
+void wait_anew(std::int64_t timeout);
+
+/// The table.
+std::span<const std::int32_t> table();
+/// The entries.
+std::span<const batch_entry> entries();
+/// The length of each row.
+std::span<const std::int32_t> lengths();
+
+/// Keeps [row][block].
+struct tables {
+  /// The latest one.
+  std::span<const std::int32_t> latest() const;
+};
+
+}  // namespace pagedkv
+"""
+
+C_PARAMETERS = """/* A cache. */
+
+#pragma once
+#include <stdint.h>
+
+/* Sums up. */
+int pagedkv_sum(const int32_t* blocks, int64_t* sum);
+/* Sums up. */
+int pagedkv_sum_all(const int32_t* blocks, size_t num_blocks, int64_t timeout);
+"""
+
 KERNELS = """#pragma once
 
 namespace pagedkv::executor {
@@ -292,6 +347,20 @@ class Reference(unittest.TestCase):
             "core/config.hpp:21: variable pagedkv::cache_config::indices does not give its shape",
             "core/config.hpp:22: variable pagedkv::cache_config::failed does not give its shape",
             "19 public symbols in 1 headers, 9 faults",
+        ])
+
+    def test_parameters_of_which_the_comment_says_nothing_are_found(self):
+        self.assertEqual(self.check("core/ids.hpp", PARAMETERS), [
+            "core/ids.hpp:9: function pagedkv::sum does not name numbers",
+            "core/ids.hpp:15: function pagedkv::copy does not say how much of blocks it writes",
+            "core/ids.hpp:21: function pagedkv::add does not name scales",
+            "core/ids.hpp:23: function pagedkv::wait names neither timeout nor its unit",
+            "core/ids.hpp:30: function pagedkv::table does not give the shape of what it returns",
+            "15 public symbols in 1 headers, 5 faults",
+        ])
+        self.assertEqual(self.check("c/pagedkv.h", C_PARAMETERS), [
+            "c/pagedkv.h:7: function pagedkv.h::pagedkv_sum has no count behind blocks",
+            "2 public symbols in 1 headers, 1 faults",
         ])
 
     def test_a_pattern_that_matches_nothing_is_found(self):

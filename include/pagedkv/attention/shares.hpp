@@ -63,9 +63,9 @@ namespace detail {
 
 }  // namespace detail
 
-/// Tasks of each share if prompts are about equally long and have so many tasks that shares of whole ones lose little;
-/// else 0. Workgroups then read the keys of one head at about the same time, so that the second-level cache holds them,
-/// and nothing has to be merged.
+/// Tasks of each share, of these rows, if prompts are about equally long and have so many tasks that shares of whole
+/// ones lose little; else 0. Workgroups then read the keys of one head at about the same time, so that the second-level
+/// cache holds them, and nothing has to be merged.
 [[nodiscard]] inline std::int64_t whole_tasks_of_share(const attention_shape& shape,
                                                        std::span<const attention_row> rows,
                                                        std::int64_t most) noexcept {
@@ -86,7 +86,7 @@ namespace detail {
   return keeps_step && keeps_busy && least * 5 >= largest * 4 ? each : 0;
 }
 
-/// Gives each share as many tasks.
+/// Gives each share `each` tasks of the rows; those that remain start after the last row.
 inline void share_whole_tasks(std::span<const attention_row> rows, std::int64_t each,
                               std::span<attention_share> shares) noexcept {
   auto share = std::size_t{0};
@@ -134,7 +134,7 @@ inline void share_attention_tiles(const attention_shape& shape, std::span<const 
   std::ranges::fill(shares.subspan(share), attention_share{static_cast<std::int32_t>(rows.size()), 0, 0, 0});
 }
 
-/// Whether a share is one piece of a task.
+/// Whether a share of these rows, up to the start of the next one, is one piece of a task.
 [[nodiscard]] inline bool is_one_piece(std::span<const attention_row> rows, const attention_share& start,
                                        const attention_share& end) noexcept {
   if (start.row == end.row && start.task == end.task) {
@@ -240,9 +240,10 @@ class attention_task_dealer {
         next_share_(static_cast<std::size_t>(shape.deals_tasks ? shape.num_shares : 0)),
         last_task_(next_share_.size()) {}
 
-  /// Writes the first task of each share, and for each task the one after it in its share, or -1. A task's number counts
-  /// those of all rows. False, and nothing of use written, if there are no shares or no room, if rows have unlike numbers
-  /// of tasks, or if a share would get a tenth more than the mean. Linear in the number of tasks.
+  /// Writes the first task of each share, and in `following`, for each task, the one after it in its share, or -1. A
+  /// task's number counts those of all rows. False, and nothing of use written, if there are no shares or no room, if
+  /// rows have unlike numbers of tasks, or if a share would get a tenth more than the mean. Linear in the number of
+  /// tasks.
   [[nodiscard]] bool deal(std::span<const attention_row> rows, std::span<attention_share> shares,
                           std::span<std::int32_t> following) noexcept {
     if (next_share_.empty() || rows.empty() || !has_equal_rows(rows, following.size())) {

@@ -37,7 +37,7 @@
  *   numbers            get_statistics, get_memory, metrics_text, check_invariants     kv_cache, metrics/prometheus.hpp
  *
  * docs/c.md has each C++ operation beside its function. Where a comment says no more, a function means what that
- * operation means, and has its errors.
+ * operation means, and has its errors and its cost.
  *
  * Errors. Functions return PAGEDKV_OK or the code of an error and have then changed nothing, results included;
  * pagedkv_last_message() says more. No exception leaves a function. A NULL where none may be is

@@ -471,8 +471,8 @@ class basic_kv_cache {
     return detail::num_skipped_tokens(state_, id, group);
   }
 
-  /// Copies the tokens from `first_token` on. Linear in them. Errors: `invalid_argument` outside of them, and where
-  /// blocks were dropped.
+  /// Fills `out` with the tokens from `first_token` on. Linear in them. Errors: `invalid_argument` outside of them, and
+  /// where blocks were dropped.
   [[nodiscard]] result<void> tokens(sequence_id id, std::int64_t first_token, std::span<token> out) const noexcept {
     const auto guard = shared_guard{mutex_};
     return detail::copy_tokens(state_, id, first_token, out);

@@ -67,7 +67,7 @@ struct release_numbers {
   static constexpr auto alignment = std::align_val_t{row_padding * sizeof(float)};
 };
 
-/// Throws `std::bad_alloc`.
+/// Memory for so many numbers. Throws `std::bad_alloc`.
 [[nodiscard]] inline std::unique_ptr<float[], release_numbers> allocate(std::int64_t count) {
   const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
   return std::unique_ptr<float[], release_numbers>(

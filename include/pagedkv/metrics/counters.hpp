@@ -66,6 +66,7 @@ struct metrics_builder {
 template <class Statistics, locking Locking>
 class counters {
  public:
+  /// Adds to the sum of a field, in its unit.
   template <std::int64_t Statistics::*Field>
   void add(std::int64_t amount) noexcept {
     constexpr auto index = index_of(Field);

@@ -31,10 +31,10 @@ class worker_feed {
   worker_feed& operator=(const worker_feed&) = delete;
   ~worker_feed() { clear(); }
 
-  /// A block entered the worker's cache. `parent` is the worker's hash of the block before it; none for a first block.
-  /// `adapter`: the name of the adapter that computed it; empty for the model itself. A block whose parent is unknown,
-  /// because its event was lost, is counted and left out, as is one of an adapter where keys do not tell adapters
-  /// apart. May throw `std::bad_alloc`.
+  /// A block of these tokens entered the worker's cache. `parent` is the worker's hash of the block before it; none for
+  /// a first block. `adapter`: the name of the adapter that computed it; empty for the model itself. A block whose
+  /// parent is unknown, because its event was lost, is counted and left out, as is one of an adapter where keys do not
+  /// tell adapters apart. May throw `std::bad_alloc`.
   void stored(std::uint64_t hash, std::optional<std::uint64_t> parent, std::span<const token> tokens,
               std::string_view adapter = {}) {
     if (const auto known = blocks_.find(hash); known != blocks_.end() && known->second.has_key) {

@@ -12,7 +12,7 @@
 
 namespace pagedkv {
 
-/// Whether every source lies in `from`, and every destination in `to`. Errors: `invalid_argument`.
+/// Whether the source of every pair lies in `from`, and the destination in `to`. Errors: `invalid_argument`.
 [[nodiscard]] inline result<void> check_pairs(const block_storage_view& from, const block_storage_view& to,
                                               std::span<const block_pair> pairs) noexcept {
   for (const auto& [source, destination] : pairs) {

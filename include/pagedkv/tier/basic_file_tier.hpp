@@ -333,20 +333,21 @@ class basic_file_tier {
   /// Requests of timed-out batches that the kernel has not ended, as of the last batch.
   [[nodiscard]] std::size_t num_lingering() const noexcept { return transfers_->num_lingering(); }
 
-  /// Transfers of one batch need different places: of two to one place, either may be there afterwards, or neither.
+  /// Writes the records of a batch, with an outcome for each. They need different places: of two to one place, either
+  /// may be there afterwards, or neither.
   void write(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
     assert(has_record_sizes(batch) && "whole records of this tier's format");
     transfers_->execute(batch, outcomes, true);
   }
 
-  /// A place that was never written is read, and its record does not verify. One beyond the end of a file that was cut
-  /// is `missing`.
+  /// Reads the records of a batch, with an outcome for each. A place that was never written is read, and its record
+  /// does not verify. One beyond the end of a file that was cut is `missing`.
   void read(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
     assert(has_record_sizes(batch) && "whole records of this tier's format");
     transfers_->execute(batch, outcomes, false);
   }
 
-  /// Writes an empty header into each place.
+  /// Writes an empty header into the place of each record of a batch, with an outcome for each.
   void erase(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
     auto headers = std::array<record_transfer, num_erased>{};
     while (!batch.empty()) {

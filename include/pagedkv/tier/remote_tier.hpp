@@ -89,17 +89,17 @@ class remote_tier {
     config_.max_value_bytes = std::max(config.max_value_bytes, std::size_t{1});
   }
 
-  /// Stores, reads or erases records, with an outcome for each, within the timeout.
+  /// Stores the records of a batch, with an outcome for each, within the timeout.
   void write(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
     transfer(batch, outcomes, [this](auto... arguments) { client_.set_many(arguments...); });
   }
 
-  /// See `write`.
+  /// Reads them, as `write` stores them, with an outcome for each of the batch.
   void read(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
     transfer(batch, outcomes, [this](auto... arguments) { client_.get_many(arguments...); });
   }
 
-  /// See `write`.
+  /// Erases them, with an outcome for each of the batch.
   void erase(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes) noexcept {
     transfer(batch, outcomes, [this](auto... arguments) { client_.erase_many(arguments...); });
   }

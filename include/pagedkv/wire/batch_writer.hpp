@@ -54,7 +54,7 @@ class batch_writer {
   [[nodiscard]] std::size_t num_events() const noexcept { return num_events_ + (hashes_.empty() ? 0 : 1); }
   [[nodiscard]] bool empty() const noexcept { return num_events() == 0; }
 
-  /// The batch, until the next call of `clear`. May throw `std::bad_alloc`.
+  /// The batch, until the next call of `clear`. `timestamp`: seconds since 1970. May throw `std::bad_alloc`.
   [[nodiscard]] std::string_view finish(double timestamp) {
     finish_event();
     auto* at = bytes_.data();
