@@ -115,7 +115,7 @@ class compressed_batch {
     return std::span{last_block_len_}.first(num_rows());
   }
 
-  /// Takes rows as `padded_batch::update` does. Linear in the rows, in their new and changed entries, and in the entries
+  /// Takes rows as `padded_batch::update` does. Linear in the rows, in their new and changed entries, and in entries
   /// behind a row that grew. Errors: those of `padded_batch::update`.
   template <class VisitRow>
   [[nodiscard]] result<void> update(std::size_t num_rows, std::int32_t block_size, VisitRow&& visit_row) noexcept {
