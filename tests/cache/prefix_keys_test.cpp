@@ -243,4 +243,8 @@ TEST_CASE("tokens behind the prompt are an answer from creation on", "[cache][re
   release_all(cache, {needed});
   options.num_prompt_tokens = -1;
   CHECK(cache.create_sequence(text(0, 4), options).error().code == error_code::invalid_argument);
+  options.num_prompt_tokens = 0;
+  const auto answer = cache.create_sequence(text(0, 4), options).value().id;
+  CHECK(cache.describe(answer)->num_prompt_tokens == 0);
+  release_all(cache, {answer});
 }

@@ -82,6 +82,23 @@ TEMPLATE_LIST_TEST_CASE("a fork gives way where its request would copy the block
   under_test.check_invariants();
 }
 
+TEMPLATE_LIST_TEST_CASE("a request gives way in a step that fills no block, though a fork has its last one",
+                        "[requests]", caches) {
+  auto under_test = tracked_cache<TestType>{8};
+  auto options = with_priority(70);
+  options.sequence.publish = false;
+  constexpr auto length = block_size + 2;
+  const auto parent = under_test.running_on(under_test.fresh_tokens(length), options);
+  REQUIRE(under_test.tracker.fork(parent));
+  const auto step = under_test.cache.begin_step();
+  REQUIRE(step);
+  REQUIRE(under_test.cache.commit(under_test.sequence(parent), length));
+  CHECK(under_test.tracker.preempt(parent));
+  CHECK(under_test.state(parent) == request_state::preempted);
+  REQUIRE(under_test.cache.retire_step(*step));
+  under_test.check_invariants();
+}
+
 TEMPLATE_LIST_TEST_CASE("forks count against the limit of open requests", "[requests]", caches) {
   auto under_test = tracked_cache<TestType>{8, {.max_open = 2}};
   const auto parent = under_test.running(1);
