@@ -144,6 +144,7 @@ TEST_CASE("a map's memory grows with its records, and its capacity has links bef
   CHECK(half >= links + chunk * std::int64_t{sizeof(int)});
   static_cast<void>(add(records, 64));
   CHECK(bytes_of(records) - half == half - links);
+  CHECK(bytes_of(map{3 * chunk}) < 3 * chunk * 2 * of_links);  // no record is among them
 }
 
 TEST_CASE("an entry that was reserved and abandoned was never open", "[record_map]") {
