@@ -33,10 +33,10 @@ constexpr auto blocks_of_prompt = 16;
 struct unmoved_backend : host_backend {
   static constexpr std::string_view name = "unmoved";
 
-  [[nodiscard]] result<void> copy_blocks(const block_storage_view&, std::span<const block_pair>, stream) noexcept {
+  [[nodiscard]] result<void> copy_blocks(const block_storage_view&, std::span<const block_pair>, stream_type) noexcept {
     return {};
   }
-  [[nodiscard]] result<void> move_blocks(const block_storage_view&, std::span<const block_pair>, stream) noexcept {
+  [[nodiscard]] result<void> move_blocks(const block_storage_view&, std::span<const block_pair>, stream_type) noexcept {
     return {};
   }
 };

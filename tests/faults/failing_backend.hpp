@@ -25,13 +25,13 @@ struct failing_backend : host_backend {
   template <element Element, element Input = float32>
   [[nodiscard]] result<void> append(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                     const token_rows<const typename Input::storage>& keys,
-                                    const token_rows<const typename Input::storage>& values, stream) noexcept {
+                                    const token_rows<const typename Input::storage>& values, stream_type) noexcept {
     return fails() ? failure() : host::append<Element, Input>(view, layer, slots, keys, values);
   }
   template <element Element, element Output = float32>
   [[nodiscard]] result<void> gather(const block_storage_view& view, std::int32_t layer, std::span<const slot> slots,
                                     const token_rows<typename Output::storage>& keys,
-                                    const token_rows<typename Output::storage>& values, stream) noexcept {
+                                    const token_rows<typename Output::storage>& values, stream_type) noexcept {
     return fails() ? failure() : host::gather<Element, Output>(view, layer, slots, keys, values);
   }
   template <element Element, element Input = float32, element Output = Input>

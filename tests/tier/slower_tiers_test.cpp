@@ -108,12 +108,12 @@ struct late_backend : host_backend {
   explicit late_backend(progress& of) : all(&of) {}
 
   [[nodiscard]] mark make_mark() noexcept { return {}; }
-  [[nodiscard]] result<void> set_mark(mark& m, stream) noexcept {
+  [[nodiscard]] result<void> set_mark(mark& m, stream_type) noexcept {
     m.number = ++all->marks;
     return {};
   }
   [[nodiscard]] result<bool> reached(const mark& m) noexcept { return m.number <= all->reached; }
-  [[nodiscard]] result<void> wait_for(const mark&, stream) noexcept { return {}; }
+  [[nodiscard]] result<void> wait_for(const mark&, stream_type) noexcept { return {}; }
 
   progress* all;
 };
