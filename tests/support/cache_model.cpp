@@ -83,6 +83,7 @@ void cache_model::perform(const operation& next) {
     case action::update_batches: return update_batches(next);
     case action::ask_wrongly: return ask_wrongly(next);
     case action::use_dead_id: return use_dead_id(next);
+    case action::serve: return serve(next);
     case action::number_of_actions: return;
   }
 }
@@ -152,7 +153,7 @@ std::int64_t cache_model::provably_cached(const named_text& text) const {
 
 /// Tokens of a sequence that it published, or shared.
 std::int64_t cache_model::num_published(const model_sequence& s) const {
-  return (s.options.publish ? s.num_computed : s.num_cached) / shape_.granularity * shape_.granularity;
+  return (s.options.publish ? s.num_computed : s.num_shared) / shape_.granularity * shape_.granularity;
 }
 
 std::int64_t cache_model::available(const block_counts& counts) const {
@@ -272,6 +273,12 @@ void cache_model::take_fresh(block_id block) {
   expect(!steps_.has_fence(block), "a block was handed out while a step in flight may touch it");
   cached_.erase(block);
   ++fresh_taken_;
+}
+
+/// Whether a tier filled a block that a new sequence has behind the device's hit: without groups, the model knows.
+bool cache_model::is_from_tier(block_id block, std::uint64_t name) const {
+  const auto found = cached_.find(block);
+  return counts_blocks() && (found == cached_.end() || found->second.name != name || found->second.is_hidden);
 }
 
 /// A block was shared for these contents.

@@ -23,7 +23,7 @@ namespace pagedkv::test {
 /// Runs operations on a cache and on a map of vectors, and compares everything that a caller can see, after every one.
 ///
 /// Without groups, a caller can count blocks: the model knows how many an operation takes, copies and evicts. With them,
-/// it knows bounds. A hit's length it knows as long as nothing was evicted.
+/// it knows bounds. A hit's length it knows as long as nothing was evicted; behind that, tiers add what was committed.
 class cache_model : model_checking {
  public:
   cache_model(cache_under_test& cache, const cache_kind& kind, const cache_config& config);
@@ -42,8 +42,9 @@ class cache_model : model_checking {
   void check_refused_prompt(const named_text& text, const sequence_options& options, std::int64_t hit, error_code code);
   void check_admission(const named_text& text, const sequence_options& options, std::int64_t hit,
                        const prompt_fit& forecast, const admission& made);
-  [[nodiscard]] model_sequence admit(named_text text, const sequence_options& options, const admission& made);
-  void take_table(model_sequence& s, std::size_t g);
+  [[nodiscard]] model_sequence admit(named_text text, const sequence_options& options, const admission& made,
+                                     std::int64_t on_device);
+  void take_table(model_sequence& s, std::size_t g, std::int64_t on_device);
   void append(const operation& next, bool run);
   void reserve_slots(const operation& next);
   void follow_growth(model_sequence& s, const model_growth& growth, const result<void>& outcome);
@@ -59,6 +60,7 @@ class cache_model : model_checking {
   void truncate(const operation& next);
   void drop_before(const operation& next);
   void release(std::size_t index, bool ended);
+  void serve(const operation& next);
   void remember(named_text text);
 
   // Batches.
@@ -130,6 +132,7 @@ class cache_model : model_checking {
   [[nodiscard]] bool keeps_at(const model_sequence& s, std::int64_t length) const;
   [[nodiscard]] std::vector<block_id> shown(const model_sequence& s, std::size_t g) const;
   void take_fresh(block_id block);
+  [[nodiscard]] bool is_from_tier(block_id block, std::uint64_t name) const;
   void expect_hit(block_id block, std::uint64_t name);
   template <class T>
   [[nodiscard]] bool copy_failed(const result<T>& got);

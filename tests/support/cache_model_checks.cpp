@@ -384,7 +384,8 @@ void cache_model::count_evictions(const cache_statistics& now) {
   if (copy_failed_ || (kind_.evicts_more && fresh_taken_ > 0)) {
     expected_.evictions = std::max(expected_.evictions, now.evictions);
   }
-  expected_.evictions = kind_.has_groups ? now.evictions : expected_.evictions;
+  // A creation may be refused the longer chunk that a tier's hit allows, behind an eviction for it.
+  expected_.evictions = kind_.has_groups || kind_.has_tiers ? now.evictions : expected_.evictions;
   if (in_batch_ && invalidated_) {  // a copy frees a block that was invalidated, which a later entry may take
     const auto least = expected_.evictions - (now.copies - seen_.copies);
     expected_.evictions = std::clamp(now.evictions, least, expected_.evictions);
@@ -396,7 +397,7 @@ void cache_model::count_peak(const cache_statistics& now) {
   expect(now.peak_in_use >= std::max(now.blocks.in_use, seen_.peak_in_use), "the most blocks in use");
   expected_.peak_in_use = std::max({expected_.peak_in_use, now.blocks.in_use, peak_within_});
   const auto most = copy_failed_ ? std::int64_t{config_.capacity()} : peak_at_most_;
-  if (kind_.has_groups || (most != 0 && now.peak_in_use <= std::max(expected_.peak_in_use, most))) {
+  if (kind_.has_groups || kind_.has_tiers || (most != 0 && now.peak_in_use <= std::max(expected_.peak_in_use, most))) {
     expected_.peak_in_use = std::max(expected_.peak_in_use, now.peak_in_use);
   }
   expect_equal(now.peak_in_use, expected_.peak_in_use, "peak of blocks in use");

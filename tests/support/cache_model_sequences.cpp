@@ -35,7 +35,7 @@ void cache_model::create(const operation& next) {
   expected_.prompt_blocks += text.size() / shape_.granularity;
   expected_.hit_blocks += cached / shape_.granularity;
   expected_.hit_tokens += cached;
-  auto s = admit(std::move(text), options, *made);
+  auto s = admit(std::move(text), options, *made, hit);
   if (!kind_.has_tiers) {
     expect_equal(made->num_new_blocks, fresh_taken_, "new blocks told of a new sequence");
     expect_equal(forecast->num_new_blocks, fresh_taken_, "new blocks of a forecast");
@@ -80,7 +80,9 @@ void cache_model::check_admission(const named_text& text, const sequence_options
   }
   coverage_.exact_hits += exact_;
   if (counts_blocks()) {
-    return expect_equal(cached, hit, "cached tokens, with the last left to compute");
+    // Tiers have what was evicted.
+    expect(cached >= hit, "create hit less than find_prefix");
+    return expect_equal(kind_.has_tiers && !exact_ ? hit : cached, hit, "cached tokens, with the last left to compute");
   }
   if (exact_) {
     // A hit that copies needs its source and its destination at once.
@@ -94,12 +96,13 @@ void cache_model::check_admission(const named_text& text, const sequence_options
 }
 
 /// A new sequence, as it was told.
-model_sequence cache_model::admit(named_text text, const sequence_options& options, const admission& made) {
+model_sequence cache_model::admit(named_text text, const sequence_options& options, const admission& made,
+                                  std::int64_t on_device) {
   const auto cached = made.num_cached_tokens;
   auto s = model_sequence{};
   s.id = made.id;
   s.options = options;
-  s.num_computed = s.num_written = s.num_cached = cached;
+  s.num_computed = s.num_written = s.num_cached = s.num_shared = cached;
   s.num_prompt = std::min(text.size(), options.num_prompt_tokens);
   if (exact_) {
     const auto known = prefixes_.longest(text, std::min(text.size() - 1, options.max_cached_tokens), false);
@@ -119,14 +122,14 @@ model_sequence cache_model::admit(named_text text, const sequence_options& optio
   s.created = s.last_access = now_;
   for (std::size_t g = 0; g < shape_.num_groups(); ++g) {
     s.tables.push_back({.num_sinks = shape_.sinks_of(g), .first = shape_.first_place(g, cached), .blocks = {}});
-    take_table(s, g);
+    take_table(s, g, kind_.has_tiers ? on_device : cached);
   }
   return s;
 }
 
-/// The cached tokens are in shared blocks; the others and states are in fresh ones, also those of a block that is shared in part, which
-/// was copied.
-void cache_model::take_table(model_sequence& s, std::size_t g) {
+/// The cached tokens are in shared blocks, or behind those `on_device` in fresh ones that tiers have filled; the others
+/// and states are in fresh ones, also those of a block that is shared in part, which was copied.
+void cache_model::take_table(model_sequence& s, std::size_t g, std::int64_t on_device) {
   auto& table = s.tables[g];
   table.blocks = fetch_table(s, g);
   const auto size = shape_.block_size(g);
@@ -138,10 +141,18 @@ void cache_model::take_table(model_sequence& s, std::size_t g) {
     if (table.blocks[place] == no_block) {
       continue;
     }
-    if (shape_.holds_tokens(g) && end <= s.num_cached) {
+    const auto is_cached = shape_.holds_tokens(g) && end <= s.num_cached;
+    if (is_cached && (end <= on_device || !is_from_tier(table.blocks[place], s.text.name(end)))) {
       expect_hit(table.blocks[place], s.text.name(end));
-    } else {
-      take_fresh(table.blocks[place]);
+      continue;
+    }
+    take_fresh(table.blocks[place]);
+    if (is_cached) {
+      if (s.options.publish) {
+        cached_[table.blocks[place]] = {s.text.name(end)};
+      } else {
+        s.num_shared = std::min(s.num_shared, end - size);
+      }
     }
   }
 }
@@ -370,7 +381,7 @@ void cache_model::fork(const operation& next) {
     if (shape_.holds_tokens(g)) {
       table.blocks.resize(std::max(shape_.places_for(g, to.text.size()), table.first));
     } else {
-      take_table(to, g);
+      take_table(to, g, to.num_cached);
     }
   }
   live_.push_back(std::move(to));
@@ -407,7 +418,7 @@ void cache_model::truncate(const operation& next) {
   if (keep < size) {
     s->rest.clear();
     s->text.cut(keep);
-    for (auto* const count : {&s->num_prompt, &s->num_computed, &s->num_written, &s->num_cached}) {
+    for (auto* const count : {&s->num_prompt, &s->num_computed, &s->num_written, &s->num_cached, &s->num_shared}) {
       *count = std::min(*count, keep);
     }
   }
@@ -419,7 +430,9 @@ void cache_model::drop_before(const operation& next) {
   if (auto* const s = pick(next.a)) {
     const auto start = next.b % (s->num_computed + 1);
     expect_success(cache_.drop_before(s->id, start), "drop before");
-    drop_to(*s, 0, static_cast<std::size_t>(start / config_.block_size));
+    // With tiers, the last full block that was committed stays.
+    const auto most = std::max(s->num_computed / config_.block_size - kind_.has_tiers, std::int64_t{0});
+    drop_to(*s, 0, static_cast<std::size_t>(std::min(start / config_.block_size, most)));
   }
 }
 
@@ -435,6 +448,17 @@ void cache_model::release(std::size_t index, bool ended) {
   }
   dead_.push_back(s.id);
   remember(std::move(s.text));
+}
+
+/// A prompt from its start to its end. Each part is an operation of its own.
+void cache_model::serve(const operation& next) {
+  const auto count = live_.size();
+  apply({action::create, next.a, next.b, next.c});
+  if (live_.size() > count) {
+    apply({action::compute, static_cast<std::uint32_t>(count), 1, next.c});
+    apply({action::release, static_cast<std::uint32_t>(count), 4 + next.b % 2, next.c});
+  }
+  refused_ = false;
 }
 
 /// For prompts to come.

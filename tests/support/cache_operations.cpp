@@ -20,17 +20,18 @@ constexpr auto actions = std::array<action_info, static_cast<std::size_t>(action
     {"release", 13},     {"pin", 2},             {"unpin", 2},          {"unpin_all", 1},     {"invalidate", 2},
     {"find_prefix", 3},  {"begin_step", 3},      {"retire_step", 4},    {"evict", 2},         {"compact", 2},
     {"resize", 4},       {"reset", 1},           {"advance_time", 2},   {"update_batches", 4}, {"ask_wrongly", 4},
-    {"use_dead_id", 2},
+    {"use_dead_id", 2},  {"serve", 0},
 }};
 
 static_assert(actions.back().name != nullptr, "every action has a name and a weight");
 
 }  // namespace
 
-std::vector<operation> random_operations(std::uint64_t seed, std::size_t count) {
+std::vector<operation> random_operations(std::uint64_t seed, std::size_t count, bool serves) {
   auto random = std::mt19937_64{seed};
   auto weights = std::vector<int>{};
   std::ranges::transform(actions, std::back_inserter(weights), &action_info::weight);
+  weights.back() = serves ? 80 : 0;
   auto pick = std::discrete_distribution<int>{weights.begin(), weights.end()};
   const auto number = [&] { return static_cast<std::uint32_t>(random() >> 32); };
   auto operations = std::vector<operation>(count);

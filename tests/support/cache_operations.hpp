@@ -34,6 +34,7 @@ enum class action : std::uint8_t {
   update_batches,
   ask_wrongly,
   use_dead_id,
+  serve,
   number_of_actions,
 };
 
@@ -46,7 +47,8 @@ struct operation {
   std::uint32_t c = 0;
 };
 
-[[nodiscard]] std::vector<operation> random_operations(std::uint64_t seed, std::size_t count);
+/// `serves`: in two of five operations, a prompt runs from its start to its end, so that much is evicted and comes back.
+[[nodiscard]] std::vector<operation> random_operations(std::uint64_t seed, std::size_t count, bool serves = false);
 
 /// One line for each.
 [[nodiscard]] std::string to_string(const std::vector<operation>& operations);

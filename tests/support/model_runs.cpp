@@ -25,7 +25,7 @@ namespace {
 
 model_coverage run_random(const cache_kind& kind, const cache_config& config, const std::string& name,
                           std::uint64_t seed, std::size_t num_operations) {
-  const auto operations = random_operations(seed, num_operations);
+  const auto operations = random_operations(seed, num_operations, kind.has_tiers);
   const auto run = [&](const std::vector<operation>& chosen) { return run_beside(kind, config, chosen); };
   auto [failure, coverage] = run(operations);
   if (failure) {

@@ -38,6 +38,7 @@ struct model_sequence {
   std::int64_t num_written = 0;
   std::int64_t num_prompt = 0;
   std::int64_t num_cached = 0;
+  std::int64_t num_shared = 0;          // of the cached ones: in blocks that were published when it began
   std::int64_t num_reserved = 0;        // tokens that slots were reserved for, 0 for none
   std::int64_t num_valid = all_tokens;  // at the start, that no invalidation has hidden
   std::optional<std::int64_t> branch;   // where its prompt left the prefix cache; unknown behind an eviction
