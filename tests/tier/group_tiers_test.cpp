@@ -5,6 +5,7 @@
 
 #include "../groups/group_engine.hpp"
 #include "../support/allocation_count.hpp"
+#include "../support/full_numbers.hpp"
 #include "temporary_folder.hpp"
 
 #include <pagedkv/tier/basic_file_tier.hpp>
@@ -663,4 +664,70 @@ TEST_CASE("a process with groups finds what one that was killed had written", "[
                               basic_host_tier<host_allocator, lru>{many_records}, std::tuple{std::move(tier)}};
     check_restart(on.cache, on, num_found, chosen, 4);
   }
+}
+
+TEST_CASE("whenever a process with groups is killed, what it had written hits",
+          "[group_cache][tier][restart][random]") {
+  const auto seed = Catch::getSeed();
+  auto random = std::mt19937{seed};
+  const auto num_kills = testing::scaled(12, 100);
+  auto num_written = std::int64_t{0};  // records
+  auto num_hit = std::int64_t{0};
+  for (auto kill = 0; kill < num_kills;) {
+    const auto& [kind, groups] = kinds[random() % kinds.size()];
+    if (!attends_to_all(groups)) {
+      continue;
+    }
+    const auto write = static_cast<write_policy>(random() % 3);
+    const auto plan = restart_plan{write, write == write_policy::on_eviction && random() % 2 == 0};
+    const auto device = device_with(groups);
+    const auto folder = testing::temporary_folder{};
+    const auto open = [&] {
+      const auto format = cache_with<file_tier_type>::format_of(device, "");
+      const auto bytes = static_cast<std::int64_t>(format.header_bytes() + num_places * format.record_bytes());
+      return file_tier_type::create({folder.file("a")}, bytes, format).value();
+    };
+    const auto make = [&](std::int32_t num_host, file_tier_type file) {
+      return std::make_unique<engine_on_files>(device, config_of(plan, true),
+                                               basic_host_tier<host_allocator, lru>{num_host},
+                                               std::tuple{std::move(file)});
+    };
+    auto num_begun = 0;  // prompts
+    for (auto round = 0; round < 2 && kill < num_kills; ++round, ++kill) {  // the second has what the first left
+      const auto num_served = static_cast<int>(random() % 40);  // with 0, it may be killed while it makes the cache
+      const auto num_turns = static_cast<int>(random() % 30);
+      CAPTURE(seed, kill, kind, static_cast<int>(write), plan.exclusive, num_served, num_turns);
+      const auto serve = [&](const auto& report) {
+        const auto on = make(24, open());
+        on->hold(behind_hot_prompt(no_prompt));
+        for (auto number = num_begun;; ++number) {
+          for (auto times = 0; times < 3; ++times) {
+            on->serve(behind_hot_prompt(number));
+          }
+          on->cache.wait_idle();
+          report(on->cache.tier(1).num_records);
+        }
+      };
+      const auto reports = serve_and_kill(num_served, 0, serve, num_turns);
+      num_begun += reports.count + 1;
+      auto file = open();
+      auto num_found = std::int64_t{0};
+      file.for_each_record([&](std::int64_t, const record_identity&) { ++num_found; });
+      CHECK(num_found >= reports.latest);
+      const auto on = make(num_places, std::move(file));
+      on->serve(behind_hot_prompt(num_begun));  // a new one, which reads what lies before the place where it parts
+      for (auto number = no_prompt; number < num_begun; ++number) {
+        on->serve(behind_hot_prompt(number));
+      }
+      on->check_invariants();
+      num_written += num_found;
+      num_hit += on->cache.tier(1).loads;
+    }
+  }
+  if (testing::full_numbers()) {
+    WARN(num_kills << " kills: " << num_hit << " of " << num_written << " records that were written hit");
+  }
+  CAPTURE(seed, num_written, num_hit);
+  CHECK(num_written > 20 * num_kills);
+  CHECK(num_hit * 100 >= num_written * 95);
 }

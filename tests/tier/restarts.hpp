@@ -18,6 +18,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <thread>
 #include <vector>
 
 /// A cache that finds the records that one before it wrote, where most prompts begin with the same blocks. `Driver` runs
@@ -110,10 +111,15 @@ inline std::shared_ptr<fake_store> copy_of(fake_store& from) {
   return copy;
 }
 
-/// Kills a process some time after it has reported so often and the last report was of so many records.
-/// `serve(report)` serves prompts in that process without an end, and reports the tier's records.
+struct reports_of_killed {
+  int count = 0;
+  std::int64_t latest = 0;  // records
+};
+
+/// Kills a process some time after it has reported so often and the last report was of so many records, and after so
+/// many turns for others. `serve(report)` serves prompts in that process without an end, and reports the tier's records.
 template <class Serve>
-void serve_and_kill(int num_served, std::int64_t num_records, const Serve& serve) {
+reports_of_killed serve_and_kill(int num_served, std::int64_t num_records, const Serve& serve, int num_turns = 0) {
   auto ends = std::array<int, 2>{};
   REQUIRE(pipe(ends.data()) == 0);
   const auto child = fork();
@@ -130,17 +136,25 @@ void serve_and_kill(int num_served, std::int64_t num_records, const Serve& serve
     _exit(1);
   }
   close(ends[1]);
-  auto now = std::int64_t{0};
-  for (auto i = 0; i < num_served || now < num_records; ++i) {
-    if (read(ends[0], &now, sizeof(now)) != sizeof(now)) {
-      break;
-    }
+  auto reports = reports_of_killed{};
+  const auto hear = [&] {
+    const auto heard = read(ends[0], &reports.latest, sizeof(reports.latest)) == sizeof(reports.latest);
+    reports.count += heard;
+    return heard;
+  };
+  while ((reports.count < num_served || reports.latest < num_records) && hear()) {
+  }
+  for (auto i = 0; i < num_turns; ++i) {
+    std::this_thread::yield();
   }
   kill(child, SIGKILL);
+  while (hear()) {
+  }
   close(ends[0]);
   auto status = 0;
   waitpid(child, &status, 0);
   REQUIRE((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+  return reports;
 }
 
 }  // namespace pagedkv::test
