@@ -287,6 +287,22 @@ TEST_CASE("with groups, a fork gives way where its request would copy the blocks
   CHECK(e.cache.check_invariants() == sound);
 }
 
+TEST_CASE("with groups, a request gives way in a step that fills no block, though a fork has its last one",
+          "[group_cache]") {
+  const auto cache = small_blocks();
+  auto tracker = request_tracker{*cache};
+  auto options = with_priority(10);
+  options.sequence.publish = false;
+  const auto parent = tracker.submit(counted(6), options).value();
+  REQUIRE(cache->commit(parent.sequence, 6));
+  REQUIRE(tracker.fork(parent.id));
+  const auto step = cache->begin_step().value();
+  REQUIRE(cache->commit(parent.sequence, 6));
+  CHECK(tracker.preempt(parent.id));
+  REQUIRE(cache->retire_step(step));
+  CHECK(cache->check_invariants() == sound);
+}
+
 TEST_CASE("threads submit, append and preempt over groups under a reader-writer lock", "[group_cache]") {
   auto pool = tracked_groups<group_cache<float32, rw_lock>>{90};
   auto num_done = std::atomic<int>{0};
