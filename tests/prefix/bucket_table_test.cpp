@@ -16,19 +16,28 @@ namespace {
 
 using table = bucket_table<unsynchronized>;
 
-/// Every id that a look-up offers.
+/// Every id that a look-up offers. The other kind of look-up offers the same ones, in the same order.
 [[nodiscard]] std::vector<block_id> offered(const table& t, std::uint64_t hash) {
   auto found = std::vector<block_id>{};
-  static_cast<void>(t.find(hash, [&](block_id block) {
-    found.push_back(block);
-    return false;
-  }));
+  auto found_alike = std::vector<block_id>{};
+  const auto refused = [](std::vector<block_id>& to) {
+    return [&to](block_id block) {
+      to.push_back(block);
+      return false;
+    };
+  };
+  CHECK(t.find(hash, refused(found)) == no_block);
+  CHECK(t.find_if_any(hash, refused(found_alike)) == no_block);
+  CHECK(found == found_alike);
   return found;
 }
 
 template <class Table>
 [[nodiscard]] bool finds(const Table& t, std::uint64_t hash, block_id wanted) {
-  return t.find(hash, [&](block_id block) { return block == wanted; }) == wanted;
+  const auto is_wanted = [&](block_id block) { return block == wanted; };
+  const auto found = t.find(hash, is_wanted);
+  CHECK(t.find_if_any(hash, is_wanted) == found);
+  return found == wanted;
 }
 
 /// A word that counts the reads of all words of its kind. A given number of its compare-and-swaps fail, as if other

@@ -81,6 +81,32 @@ class bucket_table {
     return Node{-1};
   }
 
+  /// `find`, in less time where no id is accepted.
+  template <class Accept>
+  [[nodiscard]] Node find_if_any(std::uint64_t hash, Accept&& accept) const {
+    if constexpr (!compares_at_once) {
+      return find(hash, accept);
+    }
+    auto at = home(hash);
+    for (std::size_t visited = 0; visited < num_buckets_; ++visited, at = next(at, hash)) {
+      const auto& here = buckets_[at];
+      const auto tagged = equal_entries(here, tag_source(hash) & ~id_mask_, ~id_mask_);
+      // Twice, so that they come in the order of `find`: from the first slot on, and on behind the last.
+      const auto first = first_slot(hash);
+      for (auto slots = (tagged << num_slots | tagged) >> first & all_slots; slots != 0; slots &= slots - 1) {
+        const auto slot = first + first_of(slots);
+        const auto seen = here.entries[slot < num_slots ? slot : slot - num_slots].load(std::memory_order_relaxed);
+        if (seen != empty && accept(node_of(seen))) {
+          return node_of(seen);
+        }
+      }
+      if (here.passed_on.load(std::memory_order_relaxed) == 0) {
+        break;
+      }
+    }
+    return Node{-1};
+  }
+
   /// Inlined, because g++ drops calls of functions that do nothing but prefetch.
   [[gnu::always_inline]] void prefetch(std::uint64_t hash) const noexcept { __builtin_prefetch(&buckets_[home(hash)]); }
 
@@ -88,6 +114,7 @@ class bucket_table {
 
  private:
   static constexpr auto num_slots = std::size_t{15};
+  static constexpr auto all_slots = (std::uint32_t{1} << num_slots) - 1;
   static constexpr auto empty = std::uint32_t{0};
 
   struct alignas(64) bucket {
@@ -137,18 +164,19 @@ class bucket_table {
   [[nodiscard]] static std::size_t next_slot(std::size_t slot) noexcept { return slot + 1 < num_slots ? slot + 1 : 0; }
 
 #if defined(__x86_64__) && defined(__GNUC__)
-  /// Whether `insert` and `erase` compare all entries of a bucket at once: the processor cannot predict which of them
-  /// the right one is. A look-up mostly finds its entry in the first slot, and goes on before the comparison ends.
+  /// Whether `insert`, `erase` and `find_if_any` compare all entries of a bucket at once: the processor cannot predict
+  /// which of them the right one is. A look-up mostly finds its entry in the first slot, and goes on before the
+  /// comparison ends.
   static constexpr bool compares_at_once = std::same_as<Atomic<std::uint32_t>, unsynchronized<std::uint32_t>>;
 
-  /// The entries that are equal to a value: bit i stands for entry i.
-  [[nodiscard]] [[gnu::always_inline]] static std::uint32_t equal_entries(const bucket& in,
-                                                                          std::uint32_t value) noexcept {
+  /// The entries that are equal to a value in the bits of a mask: bit i stands for entry i.
+  [[nodiscard]] [[gnu::always_inline]] static std::uint32_t equal_entries(const bucket& in, std::uint32_t value,
+                                                                          std::uint32_t mask = ~0U) noexcept {
     using four_words [[gnu::vector_size(16)]] = int;
-    const auto compare = [&, all = static_cast<int>(value)](std::size_t first) {
+    const auto compare = [&, all = static_cast<int>(value), bits = static_cast<int>(mask)](std::size_t first) {
       auto words = four_words{};
       std::memcpy(&words, reinterpret_cast<const std::byte*>(&in) + first * sizeof(int), sizeof(words));
-      return words == four_words{all, all, all, all};
+      return (words & four_words{bits, bits, bits, bits}) == four_words{all, all, all, all};
     };
     const auto lower = __builtin_ia32_packssdw128(compare(0), compare(4));
     const auto upper = __builtin_ia32_packssdw128(compare(8), compare(12));
@@ -158,7 +186,9 @@ class bucket_table {
 #else
   static constexpr bool compares_at_once = false;
 
-  [[nodiscard]] static std::uint32_t equal_entries(const bucket&, std::uint32_t) noexcept { return 0; }
+  [[nodiscard]] static std::uint32_t equal_entries(const bucket&, std::uint32_t, std::uint32_t = ~0U) noexcept {
+    return 0;
+  }
 #endif
 
   [[nodiscard]] static bool try_put(bucket& in, std::size_t slot, std::uint32_t entry) noexcept {

@@ -135,7 +135,7 @@ class prefix_index {
   /// `was_withdrawn`; `none` means that the contents are new, so that nothing can have been published after them.
   template <class Leases>
   Node publish(Node node, const link_type& before, std::uint64_t hash, Leases&& leases) noexcept {
-    const auto twin = find(before, hash, contents(node), leases);
+    const auto twin = find_twin(before, hash, contents(node), leases);
     if (twin == none) {
       publish_first(node, before, hash);
       return none;
@@ -463,6 +463,13 @@ class prefix_index {
     }
     leases.end(node);
     return false;
+  }
+
+  /// `find`, where there is seldom one. Out of line, so that loops that publish stay small.
+  template <class Leases>
+  [[nodiscard]] [[gnu::noinline]] Node find_twin(const link_type& before, std::uint64_t hash,
+                                                 const block_contents& wanted, Leases& leases) const noexcept {
+    return table_.find_if_any(hash, [&](Node node) { return is_match(node, before, hash, wanted, leases); });
   }
 
   [[nodiscard]] [[gnu::always_inline]] bool has(Node node, const block_contents& wanted) const noexcept {
