@@ -10,6 +10,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <span>
 #include <vector>
 
 using namespace pagedkv;
@@ -71,6 +73,33 @@ TEST_CASE("slots ahead of the tokens exist in every group, and are given back", 
   e.check(next);
   CHECK(e.cache.reserve_slots(next, -1).error().code == error_code::invalid_argument);
   CHECK(e.cache.reserve_slots(next, 100'000).error().code == error_code::never_fits);
+}
+
+TEST_CASE("tokens of a sequence of groups are its own where others commit in between", "[group_cache]") {
+  auto cache = group_cache<float32>{config_of({full, window})};
+  auto texts = std::array<tokens, 2>{};
+  auto ids = std::array<sequence_id, 2>{};
+  const auto size = static_cast<int>(cache.plan().hit_granularity);
+  for (auto round = 0; round < 4; ++round) {
+    for (auto i = std::size_t{0}; i < 2; ++i) {
+      const auto more = counted(size, static_cast<int>(i + 1) * 10'000 + round * 100);
+      if (round == 0) {
+        ids[i] = cache.create_sequence(more).value().id;
+      } else {
+        REQUIRE(cache.append(ids[i], more));
+      }
+      texts[i].insert(texts[i].end(), more.begin(), more.end());
+      REQUIRE(cache.commit(ids[i], std::ssize(texts[i])));
+    }
+  }
+  for (auto i = std::size_t{0}; i < 2; ++i) {
+    auto all = tokens(texts[i].size());
+    REQUIRE(cache.tokens(ids[i], 0, all));
+    CHECK(all == texts[i]);
+    auto inner = tokens(all.size() - 3);
+    REQUIRE(cache.tokens(ids[i], 2, inner));
+    CHECK(std::ranges::equal(inner, std::span{texts[i]}.subspan(2, inner.size())));
+  }
 }
 
 TEST_CASE("giving back slots ahead does not shorten a prompt of which tokens are to come", "[group_cache]") {
