@@ -18,9 +18,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -252,10 +254,16 @@ TEST_CASE("a sequence takes what others compute while it waits for a slow tier",
     }
     const auto waiting = on.cache.create_sequence(counted(41)).value();
     CHECK(waiting.num_loading_tokens == 40);
-    on.hold(counted(41), {.max_cached_tokens = 0});
+    const auto other = on.hold(counted(41), {.max_cached_tokens = 0});
     CHECK(on.cache.poll(waiting.id).num_loaded_tokens == 40);
     CHECK(on.cache.settle(waiting.id).value() == 40);
     CHECK(store->num_reads == 0);
+    if (attends_to_all({groups[0]})) {
+      const auto num_full = static_cast<std::size_t>(40 / on.cache.plan().groups[0].block_size);
+      const auto shared = on.table(0, waiting.id);
+      const auto computed = on.table(0, other);
+      CHECK(std::ranges::equal(std::span{shared}.first(num_full), std::span{computed}.first(num_full)));
+    }
     on.check_invariants();
   }
 }
@@ -616,6 +624,10 @@ TEST_CASE("tiers of groups refuse what they cannot do", "[group_cache][tier]") {
   const auto made = cache::create(device_with({full}), asks, {4}, std::tuple{placed_tier{}});
   REQUIRE_FALSE(made);
   CHECK(made.error().message().find("tier_config.ask_ahead, which is for one group,") != std::string::npos);
+  constexpr auto most = std::numeric_limits<std::int32_t>::max();
+  const auto store = std::make_shared<fake_store>();
+  const auto places = std::tuple{placed_tier{store, most, cache::format_of(device_with({full}), "")}};
+  CHECK(cache::create(device_with({full}), {}, {4}, places).error().code == error_code::size_overflow);
 }
 
 TEST_CASE("files of other groups are refused", "[group_cache][tier][restart]") {
