@@ -75,6 +75,21 @@ TEST_CASE("slots ahead of the tokens exist in every group, and are given back", 
   CHECK(e.cache.reserve_slots(next, 100'000).error().code == error_code::never_fits);
 }
 
+TEST_CASE("a sequence of groups begins without a token, also where a block holds one", "[group_cache]") {
+  auto config = cache_config{.block_size = 1, .num_blocks = 8};
+  config.groups = {group_config{.num_layers = 1, .key_dim = 64, .value_dim = 64}};
+  auto cache = group_cache<float32>{config};
+  REQUIRE(cache.plan().hit_granularity == 1);
+  const auto id = cache.create_sequence(tokens{}).value().id;
+  REQUIRE(cache.append(id, 7));
+  REQUIRE(cache.append(id, tokens{8, 9}));
+  REQUIRE(cache.commit(id, 3));
+  auto kept = tokens(3);
+  REQUIRE(cache.tokens(id, 0, kept));
+  CHECK(kept == tokens{7, 8, 9});
+  CHECK(cache.check_invariants() == sound);
+}
+
 TEST_CASE("tokens of a sequence of groups are its own where others commit in between", "[group_cache]") {
   auto cache = group_cache<float32>{config_of({full, window})};
   auto texts = std::array<tokens, 2>{};
