@@ -49,7 +49,10 @@ class basic_clock_sweep {
     evictable_.set(to_index(block));
   }
 
-  void remove(block_id block) noexcept { removals().remove(block); }
+  void remove(block_id block) noexcept {
+    evictable_.reset(to_index(block));
+    count_hit(block);
+  }
 
   /// Removes blocks of which neighbours mostly follow each other.
   [[nodiscard]] auto removals() noexcept { return gathered_removals{*this}; }
@@ -124,8 +127,7 @@ class basic_clock_sweep {
 
     void remove(block_id block) noexcept {
       resets_.reset(to_index(block));
-      const auto count = from_.load(block) & max_count;
-      from_.store(block, count < max_count ? count + 1 : count);
+      from_.count_hit(block);
     }
 
    private:
@@ -144,6 +146,11 @@ class basic_clock_sweep {
   }
   void store(block_id block, int count) noexcept {
     counters_[to_index(block)].store(static_cast<std::uint8_t>(count), std::memory_order_relaxed);
+  }
+
+  void count_hit(block_id block) noexcept {
+    const auto count = load(block) & max_count;
+    store(block, count < max_count ? count + 1 : count);
   }
 
   /// Blocks `[first, end)`, in a lap of the hand.
