@@ -38,7 +38,7 @@ struct failing_backend : host_backend {
   [[nodiscard]] result<void> attend(const block_storage_view& view, std::int32_t layer, const attention_batch& batch,
                                     const token_rows<const typename Input::storage>& queries,
                                     const attention_output<typename Output::storage>& output,
-                                    const attention_options& options, stream_type stream_type) noexcept {
+                                    const attention_options& options, stream_type stream) noexcept {
     return fails() ? failure()
                    : host_backend::attend<Element, Input, Output>(view, layer, batch, queries, output, options, stream);
   }
@@ -52,10 +52,10 @@ struct failing_backend : host_backend {
   }
   [[nodiscard]] result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                          std::span<const block_pair> pairs, swap_direction direction,
-                                         stream_type stream_type) noexcept {
+                                         stream_type stream) noexcept {
     return fails() ? failure() : host_backend::swap_blocks(from, to, pairs, direction, stream);
   }
-  [[nodiscard]] result<void> set_mark(mark& made, stream_type stream_type) noexcept {
+  [[nodiscard]] result<void> set_mark(mark& made, stream_type stream) noexcept {
     return fails() ? failure() : host_backend::set_mark(made, stream);
   }
   [[nodiscard]] result<void> wait_for(const mark& made, stream_type stream) noexcept {
