@@ -65,9 +65,9 @@ struct token_run {
   constexpr token_run() noexcept = default;
   template <class Tokens>
   requires std::convertible_to<Tokens, std::span<const token>>
-  constexpr token_run(const Tokens& all_tokens, std::span<const prefix_key> all_keys = {},
-                      std::span<const std::uint64_t> all_hashes = {}) noexcept
-      : tokens(all_tokens), keys(all_keys), hashes(all_hashes) {}
+  constexpr token_run(const Tokens& its_tokens, std::span<const prefix_key> its_keys = {},
+                      std::span<const std::uint64_t> its_hashes = {}) noexcept
+      : tokens(its_tokens), keys(its_keys), hashes(its_hashes) {}
 
   /// Whether it has neither keys nor hashes.
   [[nodiscard]] constexpr bool tokens_only() const noexcept { return keys.empty() && hashes.empty(); }
