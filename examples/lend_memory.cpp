@@ -1,7 +1,7 @@
 // Two models share a machine: a cache lends memory that it does not use to the other, and gets it back.
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/allocator/page_allocators.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -6,7 +6,7 @@
 
 #include <pagedkv/host/attend.hpp>
 #include <pagedkv/host/thread_pool.hpp>
-#include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/allocator/page_allocators.hpp>
 #include <pagedkv/policy/element/float8.hpp>
 #include <pagedkv/policy/layout/all.hpp>
 #include <pagedkv/storage/layout.hpp>

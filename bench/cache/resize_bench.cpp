@@ -2,7 +2,7 @@
 #include "../support/timed_allocator.hpp"
 
 #include <pagedkv/pagedkv.hpp>
-#include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/allocator/page_allocators.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/all.hpp>
 #include <pagedkv/storage/memory_plan.hpp>

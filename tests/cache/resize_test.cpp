@@ -4,7 +4,7 @@
 #include "../support/small_granules.hpp"
 
 #include <pagedkv/events/event_queues.hpp>
-#include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/allocator/page_allocators.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/concept.hpp>
 #include <pagedkv/policy/free_list/all.hpp>

@@ -1,7 +1,7 @@
 #include "../support/cache_fixture.hpp"
 #include "../support/on_threads.hpp"
 
-#include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/allocator/page_allocators.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/locking/lock_free.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>

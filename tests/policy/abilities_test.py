@@ -13,7 +13,7 @@ COMPILER = shlex.split(os.environ["PAGEDKV_GCC"])
 PROGRAM = """
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/allocator/caller_memory.hpp>
-#include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/allocator/page_allocators.hpp>
 #include <pagedkv/backend/copy_list.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/free_list/all.hpp>

@@ -3,6 +3,7 @@
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/allocator/page_allocators.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/free_list/all.hpp>
 #include <pagedkv/policy/layout/all.hpp>

@@ -9,7 +9,7 @@ from compiling import compile_program
 PROGRAM = """
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/device/allocators.hpp>
-#include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/allocator/page_allocators.hpp>
 #include <pagedkv/backend/copy_list.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
 #include <pagedkv/policy/eviction/sieve.hpp>

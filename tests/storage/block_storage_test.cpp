@@ -2,6 +2,7 @@
 #include "../support/printing.hpp"
 
 #include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/allocator/page_allocators.hpp>
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 #include <pagedkv/policy/element/int8.hpp>

@@ -3,6 +3,7 @@
 
 #include <pagedkv/metrics/prometheus.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/allocator/page_allocators.hpp>
 #include <pagedkv/policy/eviction/sieve.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 

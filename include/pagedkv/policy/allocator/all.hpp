@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/policy/allocator/host_allocator.hpp>
+#include <pagedkv/policy/allocator/page_allocators.hpp>
 #include <pagedkv/policy/axis.hpp>
 
 namespace pagedkv {
