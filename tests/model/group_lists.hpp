@@ -42,7 +42,7 @@ inline constexpr auto latent = group_config{.kind = group_kind::latent, .num_lay
 inline constexpr auto state =
     group_config{.kind = group_kind::state, .num_layers = 2, .num_kv_heads = 3, .state_bytes = 40};
 
-[[nodiscard]] inline std::vector<std::pair<std::string, group_list>> all_groups() {
+[[nodiscard]] inline std::vector<std::pair<std::string, group_list>> named_group_lists() {
   return {{"Llama 3.1", small(presets::llama_3_1_8b)},
           {"Gemma 3", small(presets::gemma_3_27b)},
           {"gpt-oss", small(presets::gpt_oss_120b)},

@@ -100,7 +100,7 @@ TEST_CASE("caches with groups behave as the model does", "[group_cache][model][r
   auto total = model_coverage{};
   for (const auto& kind : all_group_kinds()) {
     auto sum = model_coverage{};
-    for (const auto& [name, listed] : all_groups()) {
+    for (const auto& [name, listed] : named_group_lists()) {
       const auto groups = kind.piece == 1 ? listed : in_pieces(listed, kind.piece);
       if (groups.empty()) {
         continue;

@@ -44,7 +44,7 @@ TEST_CASE("caches with groups and tiers behave as the model does", "[group_cache
   for (const auto& kind : kinds_with_tiers<layer_groups>()) {
     auto sum = model_coverage{};
     covered = {};
-    for (const auto& [name, groups] : lists::all_groups()) {
+    for (const auto& [name, groups] : lists::named_group_lists()) {
       for (auto run = std::uint64_t{0}; run < num_runs; ++run, ++seed) {
         sum.add(run_random(kind, lists::draw_config(groups, 1, seed), name, seed, 200));
       }
