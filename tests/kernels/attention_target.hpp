@@ -175,9 +175,8 @@ class attention_batch_under_test {
   [[nodiscard]] answer run(const Target& target, int device, std::optional<std::size_t> alone = {}) {
     auto shape = hip::attention_shape_on<Element>(device, view(), asked_.group_size,
                                                   {num_rows(), most_queries(), asked_.prefill ? num_query_tokens() : 0,
-                                                   asked_.tree, !asked_.shared.empty(), asked_.lists})
+                                                   asked_.tree, !asked_.shared.empty(), asked_.lists, asked_.window})
                      .value();
-    shape.window = asked_.window;
     shape.split_tokens = asked_.split_tokens;
     shape.num_shares = asked_.num_shares > 0 ? asked_.num_shares : shape.num_shares;
     shape.prefix_costs = {.tile = 4, .launch = 4};  // small batches share prefixes

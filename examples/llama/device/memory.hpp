@@ -27,9 +27,8 @@ using device_cache = pagedkv::group_cache<Element, pagedkv::hip_backend, pagedkv
 template <class Element>
 class step_plan {
  public:
-  step_plan(const pagedkv::block_storage_view& view, std::int32_t group_size, std::int32_t window,
-            const hip::attention_use& use)
-      : planner_(shape_of(view, group_size, window, use)),
+  step_plan(const pagedkv::block_storage_view& view, std::int32_t group_size, const hip::attention_use& use)
+      : planner_(hip::attention_shape_on<Element>(0, view, group_size, use).value()),
         words_(planner_.bytes().size()),
         workspace_(pagedkv::attention_workspace_bytes(planner_.shape(), view.dim_of_values())) {}
 
@@ -44,14 +43,6 @@ class step_plan {
   }
 
  private:
-  [[nodiscard]] static pagedkv::attention_shape shape_of(const pagedkv::block_storage_view& view,
-                                                         std::int32_t group_size, std::int32_t window,
-                                                         const hip::attention_use& use) {
-    auto shape = hip::attention_shape_on<Element>(0, view, group_size, use).value();
-    shape.window = window;
-    return shape;
-  }
-
   pagedkv::attention_planner planner_;
   step_array<std::byte> words_;
   device_array<std::byte> workspace_;
@@ -89,11 +80,12 @@ class group_rows {
         tables_(limits.max_rows, most_blocks(cache, group, config, limits)),
         slots_(limits.max_tokens),
         blocks_(most_blocks(cache, group, config, limits)),
-        decoding_(inputs_.view, config.num_heads / config.num_kv_heads, inputs_.window,
-                  {.max_rows = static_cast<std::int32_t>(limits.max_rows)}),
-        chunks_(inputs_.view, config.num_heads / config.num_kv_heads, inputs_.window,
+        decoding_(inputs_.view, config.num_heads / config.num_kv_heads,
+                  {.max_rows = static_cast<std::int32_t>(limits.max_rows), .window = inputs_.window}),
+        chunks_(inputs_.view, config.num_heads / config.num_kv_heads,
                 {.max_rows = static_cast<std::int32_t>(limits.max_rows),
-                 .max_query_tokens = static_cast<std::int32_t>(limits.max_tokens)}) {}
+                 .max_query_tokens = static_cast<std::int32_t>(limits.max_tokens),
+                 .window = inputs_.window}) {}
 
   /// Finds the rows of a step, and enqueues the copy of where they lie.
   template <class Cache>

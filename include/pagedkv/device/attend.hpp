@@ -53,6 +53,7 @@ struct attention_use {
   bool with_trees = false;            // batches have tree masks
   bool shares_prefixes = false;       // plans may let sequences share the read of a prefix
   listed_blocks lists = listed_blocks::none;  // as in `attention_batch::lists`
+  std::int32_t window = 0;                    // that of the options of each call, as in `attention_options::window`
 };
 
 /// Whether the kernel whose workgroups share tasks supports the storage.
@@ -82,6 +83,7 @@ template <element Element>
   shape.block_size = view.block_size;
   shape.num_kv_heads = view.num_kv_heads;
   shape.group_size = group_size;
+  shape.window = use.window;
   shape.max_rows = use.max_rows;
   shape.max_query_tokens = use.max_query_tokens;
   shape.lists = use.lists;
