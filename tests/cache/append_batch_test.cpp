@@ -164,6 +164,28 @@ TEMPLATE_LIST_TEST_CASE("entries of one sequence are executed in their order", "
   release_all(cache, {ids[0], ids[1]});
 }
 
+TEMPLATE_LIST_TEST_CASE("an entry that only commits does not overtake an earlier one of its sequence", "[cache][batch]",
+                        lockings) {
+  auto cache = cache_of<TestType>{small_cache(16)};
+  const auto id = cache.create_sequence(text(0, 7)).value().id;
+  REQUIRE(cache.commit(id, 4));
+  const auto run = text(100, 9);
+  auto out = buffers{};
+  const auto entries = std::array<batch_entry, 3>{{
+      {.id = id, .run = run, .num_computed_tokens = 5},
+      {.id = id, .num_computed_tokens = 6},
+      {.id = id, .num_computed_tokens = 5},
+  }};
+  const auto done = cache.append_batch(entries, out.view()).value();
+  REQUIRE(done.num_failures == 1);
+  CHECK(out.failures[0].entry == 2);
+  CHECK(out.failures[0].reason.code == error_code::invalid_argument);
+  CHECK(cache.describe(id)->num_tokens == 16);
+  CHECK(cache.describe(id)->num_computed_tokens == 6);
+  check_sound(cache);
+  release_all(cache, {id});
+}
+
 TEMPLATE_LIST_TEST_CASE("an entry without tokens commits, and leaves the rest", "[cache][batch]", lockings) {
   auto cache = cache_of<TestType>{small_cache(8)};
   const auto id = cache.create_sequence(text(0, 6)).value().id;

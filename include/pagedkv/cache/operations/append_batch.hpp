@@ -172,8 +172,8 @@ template <class State>
 }
 
 /// Entries that only store are executed at once, the others a few at a time. A sequence with an entry that waits has no
-/// room, so that its later entries wait, too. Where several threads may be inside at once, none waits: another thread
-/// could find room meanwhile. `copy`: see `make_room`.
+/// room, so that its later entries wait, too, also those that only commit. Where several threads may be inside at once,
+/// none waits: another thread could find room meanwhile. `copy`: see `make_room`.
 template <class State>
 [[nodiscard]] result<batch_outcome> append_batch(State& state, std::span<const batch_entry> entries,
                                                  const batch_buffers& out, block_copier copy) noexcept {
@@ -190,7 +190,7 @@ template <class State>
   for (const auto& entry : entries) {
     const auto store = [&](sequence_record::hot_part& hot) {
       if (!only_stores(state, hot, entry)) [[unlikely]] {
-        if (only_commits(state, hot, entry)) {
+        if ((num_longer == 0 || hot.has_room()) && only_commits(state, hot, entry)) {
           hot.num_computed_tokens = entry.num_computed_tokens;
           hot.last_access = now;
           return true;
