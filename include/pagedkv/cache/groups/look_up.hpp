@@ -36,9 +36,8 @@ template <layered State>
 [[nodiscard]] result<prompt_fit> would_fit(const State& state, const token_run& prompt,
                                            const sequence_options& options) noexcept {
   const auto num_tokens = std::ssize(prompt.tokens);
-  if (const auto capacity = state.sequences.capacity(); state.sequences.size() >= capacity) {
-    return error{error_code::limit_reached, "number of sequences, at most cache_config.max_sequences,",
-                 std::int64_t{capacity} + 1, capacity};
+  if (const auto checked = check_num_sequences(state); !checked) {
+    return checked.error();
   }
   if (const auto checked = check_prompt(prompt, options); !checked) {
     return checked.error();

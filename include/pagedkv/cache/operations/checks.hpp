@@ -39,6 +39,16 @@ template <class State>
   return {};
 }
 
+/// Whether there is room for another sequence. Errors: `limit_reached`.
+template <class State>
+[[nodiscard]] result<void> check_num_sequences(const State& state) noexcept {
+  if (const auto capacity = state.sequences.capacity(); state.sequences.size() >= capacity) {
+    return error{error_code::limit_reached, "number of sequences, at most cache_config.max_sequences,",
+                 std::int64_t{capacity} + 1, capacity};
+  }
+  return {};
+}
+
 [[nodiscard]] inline result<void> check_slots_ahead(std::int64_t num_ahead) noexcept {
   constexpr auto most = std::int64_t{std::numeric_limits<std::int32_t>::max()};
   if (num_ahead < 0 || num_ahead > most) {
