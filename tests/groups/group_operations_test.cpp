@@ -1,5 +1,6 @@
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/locking/sharded_mutex.hpp>
 
 #include "../support/recording_backend.hpp"
 #include "group_engine.hpp"
@@ -10,8 +11,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <span>
+#include <utility>
 #include <vector>
 
 using namespace pagedkv;
@@ -20,6 +23,28 @@ using namespace pagedkv::test;
 namespace {
 
 using plain = engine<group_cache<float32>>;
+
+/// A batch view in whose update another operation changes a sequence, once: behind the first look at it.
+class interrupted_batch {
+ public:
+  explicit interrupted_batch(std::function<void()> change) : change_(std::move(change)) {}
+
+  template <class VisitRow>
+  [[nodiscard]] result<void> update(std::size_t num_rows, std::int32_t block_size, VisitRow&& visit_row) noexcept {
+    auto num_visits = std::size_t{0};
+    return rows_.update(num_rows, block_size, [&](std::size_t i, auto&& use) {
+      if (num_visits++ == num_rows) {
+        std::exchange(change_, [] {})();
+      }
+      return visit_row(i, use);
+    });
+  }
+  [[nodiscard]] std::span<const std::int32_t> lengths() const { return rows_.lengths(); }
+
+ private:
+  padded_batch rows_{4, 32};
+  std::function<void()> change_;
+};
 
 }  // namespace
 
@@ -398,6 +423,44 @@ TEST_CASE("a batch for groups does what its parts do, one after the other", "[gr
   const auto one = counted(1);
   const auto entry = batch_entry{ids[0][0], one};
   CHECK(batched.cache.append_batch({&entry, 1}, {slots, {}}).error().code == error_code::invalid_argument);
+}
+
+TEST_CASE("a sequence is not cut before the blocks behind windows that were dropped", "[group_cache]") {
+  for (const auto& groups : {group_list{full, window}, group_list{full, with_sinks}, group_list{chunked, full}}) {
+    auto cache = group_cache<float32>{config_of(groups)};
+    const auto id = cache.create_sequence(counted(80)).value().id;
+    REQUIRE(cache.drop_behind_windows(id, 65));
+    for (auto length = 0; length < 44; ++length) {  // of which no window that is held here can be continued
+      REQUIRE(cache.truncate(id, length).error().code == error_code::invalid_argument);
+    }
+    REQUIRE(cache.commit(id, 65));
+    REQUIRE(cache.truncate(id, 70));
+    REQUIRE(cache.append(id, counted(3)));
+    auto slots = std::vector<slot>(8);
+    for (auto g = std::size_t{0}; g < groups.size(); ++g) {
+      REQUIRE(cache.slot_mapping(id, 65, slots, g));
+      CHECK(std::ranges::count(slots, skip_slot) == 0);
+    }
+    CHECK(cache.check_invariants() == sound);
+    REQUIRE(cache.release(id));
+  }
+}
+
+TEST_CASE("a batch view of a group is updated again where another thread changes a sequence", "[group_cache]") {
+  auto cache = group_cache<float32, sharded_mutex>{config_of({full, window})};
+  const auto ids = std::array{cache.create_sequence(counted(20)).value().id, cache.create_sequence({}).value().id};
+  for (const auto group : {std::size_t{0}, std::size_t{1}}) {
+    const auto change = [&] {
+      REQUIRE(cache.truncate(ids[0], 3));
+      REQUIRE(cache.append(ids[0], counted(21)));
+    };
+    auto batch = interrupted_batch{change};
+    REQUIRE(cache.update(batch, ids, group));
+    REQUIRE(batch.lengths().size() == 2);
+    CHECK(batch.lengths()[0] == 24);
+    CHECK(batch.lengths()[1] == 0);
+    REQUIRE(cache.truncate(ids[0], 20));
+  }
 }
 
 TEST_CASE("keys part prompts of equal tokens in a cache with groups", "[group_cache]") {

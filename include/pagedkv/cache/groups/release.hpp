@@ -48,7 +48,7 @@ template <layered State>
       least = std::max(least, slides ? start + window - 1 : (start + window - 1) / window * window);
     }
   }
-  return std::min(least, s.is_withdrawn ? s.num_tokens : s.num_computed_tokens);
+  return std::min(least, s.num_tokens);
 }
 
 /// Moves the published end of a sequence up to so many nodes: its later tokens are pending again.

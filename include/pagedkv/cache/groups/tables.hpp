@@ -92,20 +92,15 @@ template <layered State, class Batch>
   if (auto checked = check_group(state, group); !checked) {
     return checked;
   }
-  if (auto checked = check_slots_ahead(num_ahead); !checked) {
-    return checked;
-  }
-  const auto visit_row = [&](std::size_t i, auto&& use) {
-    return visit_sequence(state, ids[i], [&](const group_sequence& s) -> result<void> {
-      const auto& table = s.tables[group];
-      const auto shown = num_ahead == 0 ? s.num_tokens : std::min(num_slots(state, s, group), s.num_tokens + num_ahead);
-      const auto end = std::max(state.places_for(group, shown), table.first());
-      const auto num_hidden = table.end() - end;  // entries that only have slots ahead which are not shown
-      return use(batch_row{ids[i], table.version(), shown - skipped_tokens(state, group, s),
-                           table.all().first(table.all().size() - num_hidden)});
-    });
+  const auto row_of = [&](sequence_id id, const group_sequence& s) {
+    const auto& table = s.tables[group];
+    const auto shown = num_ahead == 0 ? s.num_tokens : std::min(num_slots(state, s, group), s.num_tokens + num_ahead);
+    const auto end = std::max(state.places_for(group, shown), table.first());
+    const auto num_hidden = table.end() - end;  // entries that only have slots ahead which are not shown
+    return batch_row{id, table.version(), shown - skipped_tokens(state, group, s),
+                     table.all().first(table.all().size() - num_hidden)};
   };
-  return batch.update(ids.size(), state.plan.groups[group].block_size, visit_row);
+  return update_rows(state, batch, ids, state.plan.groups[group].block_size, num_ahead, row_of);
 }
 
 /// Copies a sequence's tokens from `first_token` on: of published nodes, then those behind them.

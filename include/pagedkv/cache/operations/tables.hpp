@@ -103,30 +103,36 @@ template <class State>
   return visit_sequence(state, id, [&](const sequence& s) { return slot_mapping(state, s, first_token, slots); });
 }
 
-/// Updates a batch with a row for each of these sequences, once more for as long as the locking policy waits for
-/// sequences that another thread changes.
+/// Updates a batch with the row `row_of(id, sequence)` for each of these sequences, once more for as long as the locking
+/// policy waits for sequences that another thread changes. Errors: `invalid_argument` for slots that cannot be ahead.
+template <class State, class Batch, class RowOf>
+[[nodiscard]] result<void> update_rows(const State& state, Batch& batch, std::span<const sequence_id> ids,
+                                       std::int32_t block_size, std::int64_t num_ahead, RowOf&& row_of) noexcept {
+  if (auto checked = check_slots_ahead(num_ahead); !checked) {
+    return checked;
+  }
+  const auto visit_row = [&](std::size_t i, auto&& use) {
+    return visit_sequence(state, ids[i], [&](const auto& s) -> result<void> { return use(row_of(ids[i], s)); });
+  };
+  auto updated = batch.update(ids.size(), block_size, visit_row);
+  while (State::locking_type::waits_for_sequence && !updated && updated.error().code == error_code::sequence_busy) {
+    updated = batch.update(ids.size(), block_size, visit_row);
+  }
+  return updated;
+}
+
 template <class State, class Batch>
 [[nodiscard]] result<void> update(const State& state, Batch& batch, std::span<const sequence_id> ids, std::size_t group,
                                   std::int64_t num_ahead) noexcept {
   if (auto checked = check_group(state, group); !checked) {
     return checked;
   }
-  if (auto checked = check_slots_ahead(num_ahead); !checked) {
-    return checked;
-  }
-  const auto visit_row = [&](std::size_t i, auto&& use) {
-    return visit_sequence(state, ids[i], [&](const sequence& s) -> result<void> {
-      const auto blocks = s.blocks.all();  // without those that only have slots ahead
-      const auto shown = num_ahead == 0 ? s.num_tokens : std::min(num_slots(state, s), s.num_tokens + num_ahead);
-      const auto size = s.num_reserved > shown ? state.blocks_for(shown) : blocks.size();
-      return use(batch_row{ids[i], s.blocks.version(), shown, blocks.first(size)});
-    });
-  };
-  auto updated = batch.update(ids.size(), state.config.block_size, visit_row);
-  while (State::locking_type::waits_for_sequence && !updated && updated.error().code == error_code::sequence_busy) {
-    updated = batch.update(ids.size(), state.config.block_size, visit_row);
-  }
-  return updated;
+  return update_rows(state, batch, ids, state.config.block_size, num_ahead, [&](sequence_id id, const sequence& s) {
+    const auto blocks = s.blocks.all();  // without those that only have slots ahead
+    const auto shown = num_ahead == 0 ? s.num_tokens : std::min(num_slots(state, s), s.num_tokens + num_ahead);
+    const auto size = s.num_reserved > shown ? state.blocks_for(shown) : blocks.size();
+    return batch_row{id, s.blocks.version(), shown, blocks.first(size)};
+  });
 }
 
 /// Copies a sequence's tokens from `first_token` on.
