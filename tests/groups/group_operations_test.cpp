@@ -304,6 +304,21 @@ TEST_CASE("all pins of a cache with groups end at once", "[group_cache]") {
   CHECK(e.cache.check_invariants() == sound);
 }
 
+TEST_CASE("blocks that a pin of groups gives back wait for a step that uses everything", "[group_cache]") {
+  auto e = plain{config_of({full, window, state})};
+  e.serve(counted(41));
+  const auto pinned = e.cache.pin(counted(40)).value();
+  REQUIRE(pinned.num_tokens == 40);
+  const auto in_use = e.cache.statistics().blocks.in_use;
+  const auto step = e.cache.begin_step().value();
+  REQUIRE(e.cache.unpin(pinned.id));
+  CHECK(e.cache.statistics().blocks.retiring == in_use);
+  CHECK(e.cache.statistics().blocks.in_use == 0);
+  REQUIRE(e.cache.retire_step(step));
+  CHECK(e.cache.statistics().blocks.retiring == 0);
+  CHECK(e.cache.check_invariants() == sound);
+}
+
 TEST_CASE("hashes of runs are those that events name", "[group_cache]") {
   auto queues = event_queues{4};
   auto cache = group_cache<float32, event_queues>{config_of({full, window}), queues};

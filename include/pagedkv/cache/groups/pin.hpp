@@ -82,7 +82,7 @@ template <layered State>
   return end_record(state.pins, id, [&](group_pin& pinned) {
     const auto guard = state.guard_nodes();
     const auto how_at = [](std::size_t, std::size_t) { return block_release{}; };
-    state.release_all(pinned.tables, how_at, state.pool.fence_of({}));
+    state.release_all(pinned.tables, how_at, state.pool.fence_of(step_set{}));
     state.let_go(pinned.tail);
   });
 }
