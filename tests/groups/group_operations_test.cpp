@@ -2,6 +2,7 @@
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
 
+#include "../support/allocation_count.hpp"
 #include "../support/recording_backend.hpp"
 #include "group_engine.hpp"
 
@@ -317,6 +318,36 @@ TEST_CASE("blocks that a pin of groups gives back wait for a step that uses ever
   REQUIRE(e.cache.retire_step(step));
   CHECK(e.cache.statistics().blocks.retiring == 0);
   CHECK(e.cache.check_invariants() == sound);
+}
+
+TEST_CASE("appending to groups allocates no memory up to the expected length", "[group_cache]") {
+  for (const auto& [name, groups] : kinds) {
+    INFO(name);
+    auto cache = group_cache<float32>{config_of(groups)};
+    const auto id = cache.create_sequence(counted(3), {.expected_tokens = 400, .saving = {.at_end = true}}).value().id;
+    REQUIRE(cache.commit(id, 3));
+    const auto forked = cache.fork(id).value();
+    const auto before = allocation_count();
+    auto all_done = true;
+    for (const auto each : {id, forked}) {
+      for (auto i = 3; i < 400; ++i) {
+        all_done = cache.append(each, i) && cache.commit(each, i + 1) && all_done;
+      }
+    }
+    CHECK(allocation_count() == before);
+    CHECK(all_done);
+  }
+}
+
+TEST_CASE("a sequence of groups may expect more tokens than there is room for", "[group_cache]") {
+  for (const auto& [name, groups] : kinds) {
+    INFO(name);
+    auto cache = group_cache<float32>{config_of(groups)};
+    const auto made = cache.create_sequence(counted(3), {.expected_tokens = sequence_options::no_limit});
+    REQUIRE(made);
+    REQUIRE(cache.commit(made->id, 3));
+    CHECK(cache.fork(made->id));
+  }
 }
 
 TEST_CASE("hashes of runs are those that events name", "[group_cache]") {

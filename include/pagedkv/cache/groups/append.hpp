@@ -145,7 +145,7 @@ template <layered State>
     }
     num_fresh += num_new[g] + copies[g];
     num_held += table.all().size() + num_new[g];
-    if (!s.tables[g].try_reserve(table.all().size() + num_new[g] + 1)) {
+    if (!s.tables[g].try_reserve(table.all().size() + num_new[g])) {
       return error{error_code::out_of_memory, "number of blocks in the block tables",
                    static_cast<std::int64_t>(table.all().size() + num_new[g])};
     }

@@ -21,12 +21,14 @@
 
 namespace pagedkv::detail {
 
-/// Makes empty tables those of a prompt with a hit, and says which blocks a hit shares and which it copies.
+/// Makes empty tables those of a prompt with a hit, with room for `num_expected` tokens, and says which blocks a hit
+/// shares and which it copies.
 template <layered State>
 class admission_plan {
  public:
-  admission_plan(State& state, group_tables& tables, const hit& found, std::int64_t num_tokens)
-      : state_(state), tables_(tables), found_(found), num_tokens_(num_tokens) {
+  admission_plan(State& state, group_tables& tables, const hit& found, std::int64_t num_tokens,
+                 std::int64_t num_expected = 0)
+      : state_(state), tables_(tables), found_(found), num_tokens_(num_tokens), num_expected_(num_expected) {
     for (std::size_t g = 0; g < state.num_groups(); ++g) {
       state.holds_tokens(g) ? plan_tokens(g) : plan_state(g);
     }
@@ -82,7 +84,7 @@ class admission_plan {
     const auto cached = static_cast<std::int64_t>(found_.num_nodes) * state_.granularity();
     const auto end = state_.places_for(g, num_tokens_);
     table.start(state_.num_sinks(g), state_.first_place(g, cached));
-    table.reserve(table.num_sinks() + end - table.first());
+    table.reserve(std::max(table.num_sinks() + end - table.first(), state_.entries_for(g, num_expected_)));
     const auto share = [&](std::size_t place) {
       shared_.push_back(block_at(state_, found_.path, found_.num_nodes, g, place));
       table.extend(1)[0] = shared_.back();
@@ -147,6 +149,7 @@ class admission_plan {
   group_tables& tables_;
   const hit& found_;
   std::int64_t num_tokens_;
+  std::int64_t num_expected_;
   std::vector<block_id> shared_;
   std::vector<block_id> sources_;
   std::vector<block_pair> pairs_;
@@ -226,7 +229,7 @@ template <layered State>
   const auto length = chunks.length(found.num_nodes);
   const auto cached = static_cast<std::int64_t>(found.num_nodes) * state.granularity();
   const auto attempt = [&]() -> result<void> {
-    auto plan = admission_plan{state, s.tables, found, length};
+    auto plan = admission_plan{state, s.tables, found, length, state.tokens_expected(options)};
     if (auto checked = plan.check_room(); !checked) {
       shared = plan.take_shared();
       return checked;
@@ -292,7 +295,7 @@ template <layered State>
     return checked;
   }
   const auto num_prompt = static_cast<std::int64_t>(prompt.tokens.size());
-  if (!reserve_room(state, s, std::max(num_prompt, options.expected_tokens)) || !reserve_keys(s, prompt.keys) ||
+  if (!reserve_room(state, s, std::max(num_prompt, state.tokens_expected(options))) || !reserve_keys(s, prompt.keys) ||
       !reserve_entries(s.hashes, prompt.hashes.size())) {
     return error{error_code::out_of_memory, "number of tokens", num_prompt};
   }
@@ -420,14 +423,17 @@ template <layered State>
   }
   const auto with_state = state.group_with_state();
   const auto num_state = with_state != state.num_groups() ? state.blocks_of_state(with_state) : 0;
+  const auto num_expected = state.tokens_expected(from.options);
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
-    if (!to.tables[g].try_reserve(from.tables[g].all().size())) {
+    const auto room = state.holds_tokens(g) ? state.entries_for(g, num_expected) : 0;
+    if (!to.tables[g].try_reserve(std::max(from.tables[g].all().size(), room))) {
       return error{error_code::out_of_memory, "number of blocks to fork", from.num_tokens};
     }
     to.tables[g].clear();
   }
   to.keys.clear();
-  if (!reserve_room(state, to, static_cast<std::int64_t>(state.num_pending(from))) || !reserve_keys(to, from.keys) ||
+  const auto num_pending = static_cast<std::int64_t>(state.num_pending(from));
+  if (!reserve_room(state, to, std::max(num_pending, num_expected)) || !reserve_keys(to, from.keys) ||
       !reserve_entries(to.hashes, from.hashes.size())) {
     return error{error_code::out_of_memory, "number of tokens to fork", from.num_tokens};
   }

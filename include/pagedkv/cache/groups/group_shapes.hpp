@@ -88,6 +88,11 @@ class group_shapes {
   [[nodiscard]] std::size_t places_for(std::size_t g, std::int64_t num_tokens) const noexcept {
     return static_cast<std::size_t>((num_tokens + block_size(g) - 1) / block_size(g));
   }
+  /// Entries of a group's table for so many tokens; behind a window, where each token is committed before the next one.
+  [[nodiscard]] std::size_t entries_for(std::size_t g, std::int64_t num_tokens) const noexcept {
+    const auto all = places_for(g, num_tokens);
+    return is_whole(g) ? all : std::min(all, num_sinks(g) + places_for(g, group(g).window) + 2);
+  }
   /// The first place, sinks aside, that tokens from this length on may read.
   [[nodiscard]] std::size_t first_place(std::size_t g, std::int64_t num_tokens) const noexcept {
     return place_of(g, group(g).first_needed(num_tokens));

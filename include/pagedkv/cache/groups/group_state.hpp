@@ -183,6 +183,14 @@ class group_state : public group_shapes {
   [[nodiscard]] std::size_t num_pending(const group_sequence& s) const noexcept {
     return static_cast<std::size_t>(s.num_tokens) - s.num_nodes * tokens_per_node();
   }
+  /// Tokens that a sequence may have; not more than the pool's blocks have, if they are all of one group.
+  [[nodiscard]] std::int64_t tokens_expected(const sequence_options& options) const noexcept {
+    auto most = std::int64_t{0};
+    for (std::size_t g = 0; g < num_groups(); ++g) {
+      most = std::max(most, block_size(g) * config.capacity());
+    }
+    return std::min(options.expected_tokens, most);
+  }
   [[nodiscard]] timestamp time() const noexcept { return static_cast<timestamp>(now.load(std::memory_order_relaxed)); }
 
   /// Keeps other threads out of the nodes and the pool during its own lifetime.
