@@ -8,8 +8,8 @@
 /// headers.
 ///
 /// `kv_cache<Policies...>` recognises its policies by their definitions. Where only declarations are at hand, write the
-/// type that it names: `basic_kv_cache<default_policies, int8, lock_free>`, with the policies that differ from the
-/// defaults, in the order element, locking, eviction, allocator, backend, layout, hash, events, free list,
+/// type that it names: `basic_kv_cache<default_policies, int8, lock_free, clock_sweep>`, with the policies that differ
+/// from the defaults, in the order element, locking, eviction, allocator, backend, layout, hash, events, free list,
 /// groups. Any other list is refused when the cache is defined. A request tracker with the default policy is
 /// `request_tracker<Cache, recompute>`.
 namespace pagedkv {
@@ -74,6 +74,7 @@ class hit_density;
 
 struct host_allocator;
 class caller_memory;
+class shared_allocator;
 struct no_memory;
 struct host_backend;
 struct copy_list;
@@ -104,5 +105,6 @@ struct layer_groups;
 
 struct no_events;
 class event_queues;
+class event_log;
 
 }  // namespace pagedkv

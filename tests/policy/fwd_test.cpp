@@ -21,9 +21,11 @@ struct engine {
 #include <pagedkv/device/allocators.hpp>
 #include <pagedkv/device/backend.hpp>
 #include <pagedkv/device/mapping_allocator.hpp>
+#include <pagedkv/events/event_log.hpp>
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/allocator/caller_memory.hpp>
+#include <pagedkv/policy/allocator/shared_allocator.hpp>
 #include <pagedkv/policy/element/all.hpp>
 #include <pagedkv/policy/eviction/all.hpp>
 #include <pagedkv/policy/free_list/all.hpp>
@@ -49,9 +51,10 @@ static_assert(are_defined<hip_backend, hip::device_allocator, hip::mapping_alloc
 static_assert(are_defined<float32, float16, bfloat16, int8, single_thread, rw_lock, sharded_mutex, lock_free>);
 static_assert(are_defined<lru, fifo, no_eviction, clock_sweep, sieve, lfu, slru, s3_fifo, arc, tiny_lfu, priority,
                           hit_density>);
-static_assert(
-    are_defined<nhd_layer_major, nhd_block_major, hnd_layer_major, hnd_block_major, xxh3_hash, no_events, event_queues,
-                any_free_block, contiguous_runs, host_allocator, caller_memory, no_memory, host_backend, copy_list>);
+static_assert(are_defined<nhd_layer_major, nhd_block_major, hnd_layer_major, hnd_block_major, xxh3_hash, no_events,
+                          event_queues, event_log, any_free_block, contiguous_runs, host_allocator, caller_memory,
+                          shared_allocator, no_memory, host_backend, copy_list>);
+static_assert(sizeof(basic_kv_cache<default_policies, int8, lock_free, clock_sweep>) > 0);  // fwd.hpp's example
 
 }  // namespace
 
