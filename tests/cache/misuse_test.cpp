@@ -71,6 +71,8 @@ TEMPLATE_TEST_CASE("a debug build asserts that a sequence holds the written bloc
   REQUIRE(cache.retire_step(step));
   CHECK(testing::asserts(writes(full)));     // evictable
   CHECK(testing::asserts(writes(partial)));  // free
+  REQUIRE(cache.resize(5));
+  CHECK(testing::asserts(writes(slot{7 * 4})));  // outside of the pool now, in the storage still
 }
 
 #endif

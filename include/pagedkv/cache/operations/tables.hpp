@@ -183,7 +183,7 @@ template <class Backend, class State, class Mutex>
     return std::ranges::all_of(slots, [&](slot s) {
       const auto position = static_cast<std::int64_t>(s);
       const auto block = position / block_size;
-      if (position < 0 || block >= state.pool.size()) {
+      if (position < 0 || block >= state.config.capacity()) {
         return true;
       }
       const auto found = state.pool.state(to_block(static_cast<std::size_t>(block)));
