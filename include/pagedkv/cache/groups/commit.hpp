@@ -347,6 +347,7 @@ template <layered State>
     }
     const auto guard = state.guard_nodes();
     drop_behind_windows(state, s, num_tokens);
+    s.num_elsewhere = std::max(s.num_elsewhere, num_tokens);
     s.branch = saves_state ? num_tokens : s.branch;
     return {};
   });

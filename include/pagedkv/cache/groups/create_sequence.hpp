@@ -344,6 +344,7 @@ template <layered State>
   s.num_reserved = 0;
   s.options = options;
   s.created = s.last_access = state.time();
+  s.num_elsewhere = 0;
   s.has_copies = false;
   for (std::size_t g = 0; g < state.num_groups(); ++g) {  // of a block that a hit took in part, if its node is lost
     s.has_copies |= state.holds_tokens(g) && s.num_cached_tokens % state.block_size(g) != 0;
@@ -476,6 +477,7 @@ template <layered State>
   to.tail = from.tail;
   state.hold(to.tail);
   to.branch = 0;
+  to.num_elsewhere = from.num_elsewhere;
   to.has_copies = from.has_copies;
   note_unlaunched(state, from);
   from.forget_room();

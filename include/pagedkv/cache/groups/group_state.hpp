@@ -77,6 +77,7 @@ struct group_sequence : sequence_record {
   std::vector<std::uint64_t> hashes;  // that the caller told, of the nodes behind the published ones
   node_link<node_id> tail;            // link that the next node continues
   std::int64_t branch = 0;  // length at which the state is saved: where the prompt left what is cached; 0: nowhere
+  std::int64_t num_elsewhere = 0;  // tokens computed elsewhere: windows have what the one behind them reads
   bool has_copies = false;  // it has blocks of its own at nodes that have others: these may be evicted before its own
   std::vector<block_pair> pairs;  // scratch: blocks to copy
   std::vector<block_id> saved;    // scratch: blocks of the state that a commit saves

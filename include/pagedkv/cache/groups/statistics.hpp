@@ -82,8 +82,8 @@ class invariant_check<State> : pool_check<State> {
       }
       expect(table.end() == std::max(state_.places_for(g, std::max(s.num_tokens, s.num_reserved)), table.first()),
              "a block table does not match its sequence's length", s.num_tokens);
-      const auto first_needed = state_.first_place(g, s.num_computed_tokens);
-      expect(s.is_withdrawn || table.first() <= std::max(first_needed, table.num_sinks()),
+      const auto num_read = std::max(s.num_computed_tokens, s.num_elsewhere);
+      expect(s.is_withdrawn || table.first() <= std::max(state_.first_place(g, num_read), table.num_sinks()),
              "a block was released that a window of the computed tokens needs", s.num_computed_tokens);
     }
     const auto num_published = static_cast<std::int64_t>(s.num_nodes) * state_.granularity();
