@@ -187,6 +187,14 @@ class row_worker : private worker {
            call_.view.token_stride == call_.view.head_dim;
   }
 
+  /// Whether a pass over the columns of values takes all tokens of a tile, which the first-level cache holds. A pass
+  /// begins and ends by moving its sums, and has few columns where vectors are short.
+  [[nodiscard]] PAGEDKV_INLINE bool adds_whole_tiles() const {
+    constexpr auto most_bytes = std::int64_t{16} << 10;
+    return lanes < 16 && num_rows_ > most_queue_rows &&
+           tile_tokens * call_.view.dim_of_values() * size_of<Element> <= most_bytes;
+  }
+
   /// Whether tiles are not decoded first.
   [[nodiscard]] PAGEDKV_INLINE bool reads_directly() const {
     const auto whole_vectors = call_.view.head_dim % lanes == 0 && call_.view.dim_of_values() % lanes == 0;
@@ -249,9 +257,10 @@ class row_worker : private worker {
           t.ahead = nullptr;
         }
       }
-      for (auto first = 0; first < t.num_tokens && !as_pairs; first += strip_tokens) {
+      const auto together_of_values = adds_whole_tiles() && !in_strips && !as_matrices ? tile_tokens : strip_tokens;
+      for (auto first = 0; first < t.num_tokens && !as_pairs; first += together_of_values) {
         set_ahead(t, queue, where, next, head, ++index);
-        const auto range = token_range{first, std::min(t.num_tokens, first + strip_tokens)};
+        const auto range = token_range{first, std::min(t.num_tokens, first + together_of_values)};
         if (as_matrices) {
           lay_out_strip(t, range);
           continue;

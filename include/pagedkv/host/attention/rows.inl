@@ -91,15 +91,19 @@ template <class Element, int Rows, int Count>
 PAGEDKV_INLINE void multiply_tokens(const row_set& set, const tile& t, std::int32_t token, floats* products) {
   constexpr auto tokens = lanes / Rows;
   constexpr auto vectors = vectors_of_load<Element>;
+  constexpr auto bytes = Count * vectors * lanes * size_of<Element>;
+  constexpr auto loads = bytes < cache_line / 2 ? static_cast<int>(cache_line / bytes) : 1;  // between two prefetches
   const std::byte* keys[most_together];
   floats sums[lanes];
   PAGEDKV_UNROLL for (auto i = 0; i < Count; ++i) { keys[i] = t.keys + t.offsets[token + i]; }
   PAGEDKV_UNROLL for (auto i = 0; i < Rows * Count; ++i) { sums[i] = floats{}; }
   auto d = 0;
   const auto* due = t.ahead == nullptr ? nullptr : t.ahead->take(Count * t.dim * size_of<Element>);
-  for (; d + vectors * lanes <= t.dim; d += vectors * lanes) {
-    multiply_vectors<Element, Rows, Count, vectors>(set, keys, d, sums);
-    due = fetch_lines<Count * vectors * lanes * size_of<Element>>(due);
+  for (; d + loads * vectors * lanes <= t.dim; d += loads * vectors * lanes) {
+    PAGEDKV_UNROLL for (auto i = 0; i < loads; ++i) {
+      multiply_vectors<Element, Rows, Count, vectors>(set, keys, d + i * vectors * lanes, sums);
+    }
+    due = fetch_lines<loads * bytes>(due);
   }
   for (; d < t.dim; d += lanes) {
     multiply_vectors<Element, Rows, Count, 1>(set, keys, d, sums);
@@ -256,7 +260,19 @@ struct weight_order {
   }
 };
 
-/// Adds weighted values to `Chunk` vectors of the sums of `Rows` rows.
+/// Adds a token's weighted values to `Chunk` vectors of the sums of `Rows` rows.
+template <class Element, int Rows, int Chunk>
+PAGEDKV_INLINE void add_token(const std::byte* row, const float* weights, std::int32_t distance, floats* sums) {
+  floats value[most_sums];
+  decode_vectors<Element, Chunk>(row, value);
+  PAGEDKV_UNROLL for (auto r = 0; r < Rows; ++r) {
+    const auto weight = all(weights[r * distance]);
+    PAGEDKV_UNROLL for (auto c = 0; c < Chunk; ++c) { sums[r * Chunk + c] += weight * value[c]; }
+  }
+}
+
+/// Adds weighted values to `Chunk` vectors of the sums of `Rows` rows. As many tokens as have a cache line in these
+/// columns take turns with a prefetch of one.
 template <class Element, int Rows, int Chunk>
 PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* weights, weight_order order, float* sums,
                               std::int32_t stride, std::int32_t d) {
@@ -268,27 +284,28 @@ PAGEDKV_INLINE void add_chunk(const tile& t, token_range range, const float* wei
   }
   const auto* const values = t.values + d * size_of<Element>;
   constexpr auto each = Chunk * lanes * size_of<Element>;
+  constexpr auto together = static_cast<int>(std::max<std::int64_t>(1, cache_line / each));
   // Each pass prefetches its part of the rows, at even distances.
   const auto num_passes = std::max(1, t.value_dim / (Chunk * lanes));
-  auto due = range.size() * (d / (Chunk * lanes)) / num_passes;
+  auto due = t.ahead != nullptr ? 0 : range.size() * (d / (Chunk * lanes)) / num_passes;
   auto wait = 0;
-  for (auto token = range.begin; token < range.end; ++token) {
+  auto token = range.begin;
+  for (; token + together <= range.end; token += together) {
     if (t.ahead != nullptr) {
-      fetch_lines<each>(t.ahead->take(each));
-    } else if (wait == 0) {
+      fetch_lines<together * each>(t.ahead->take(together * each));
+    } else if (wait <= 0) {
       fetch_ahead(t.next, t.later, due, due + 1);
       ++due;
-      wait = num_passes;
+      wait += num_passes;
     }
-    --wait;
-    const auto* const row = values + t.value_offsets[token];
-    const auto* const own = weights + order.at(token);
-    floats value[most_sums];
-    decode_vectors<Element, Chunk>(row, value);
-    PAGEDKV_UNROLL for (auto r = 0; r < Rows; ++r) {
-      const auto weight = all(own[r * order.tokens]);
-      PAGEDKV_UNROLL for (auto c = 0; c < Chunk; ++c) { partial[r * Chunk + c] += weight * value[c]; }
+    wait -= together;
+    PAGEDKV_UNROLL for (auto i = 0; i < together; ++i) {
+      add_token<Element, Rows, Chunk>(values + t.value_offsets[token + i], weights + order.at(token + i), order.tokens,
+                                      partial);
     }
+  }
+  for (; token < range.end; ++token) {
+    add_token<Element, Rows, Chunk>(values + t.value_offsets[token], weights + order.at(token), order.tokens, partial);
   }
   PAGEDKV_UNROLL for (auto r = 0; r < Rows; ++r) {
     PAGEDKV_UNROLL for (auto c = 0; c < Chunk; ++c) {
