@@ -2,6 +2,7 @@
 
 #include "../support/messages.hpp"
 
+#include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_test_macros.hpp>
 
 #include <algorithm>
@@ -196,6 +197,64 @@ TEST_CASE("equal tasks are cut nowhere, or everywhere alike, where that costs fe
   REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(256, 4096), 16).batch()));
   CHECK(planner.parts().merges.empty());
   CHECK(check_plan(planner) == 256);
+}
+
+[[nodiscard]] attention_shape latent_shape(std::int32_t num_shares, std::int32_t max_rows) {
+  auto shape = attention_shape{};
+  shape.group_size = 16;
+  shape.kernel = kernel_kind::latent;
+  shape.columns = 64;
+  shape.num_shares = num_shares;
+  shape.max_rows = max_rows;
+  return shape;
+}
+
+TEST_CASE("the parts of a task over latent vectors are equally long, and not too many", "[attention_plan]") {
+  auto planner = attention_planner(latent_shape(132, 64));
+  const auto lengths_of = [](std::size_t count, std::int32_t length) { return std::vector(count, length); };
+  REQUIRE(planner.plan(rows_under_test(lengths_of(64, 4096), 16).batch()));
+  CHECK(check_plan(planner) == 128);
+  CHECK(planner.parts().merges.size() == 64);
+  REQUIRE(planner.plan(rows_under_test(lengths_of(8, 1000), 16).batch()));
+  CHECK(check_plan(planner) == 4);
+  REQUIRE(planner.plan(rows_under_test({9000}, 16).batch()));
+  CHECK(check_plan(planner) == 8);
+}
+
+TEST_CASE("shares of latent vectors differ by no more than the start of a piece", "[attention_plan][random]") {
+  const auto seed = Catch::getSeed();
+  CAPTURE(seed);
+  auto random = std::mt19937(seed);
+  for (auto round = 0; round < 100; ++round) {
+    const auto num_rows = 1 + static_cast<int>(random() % 60);
+    auto lengths = std::vector<std::int32_t>{};
+    for (auto i = 0; i < num_rows; ++i) {
+      lengths.push_back(static_cast<std::int32_t>(200 + random() % 10'000));
+    }
+    auto planner = attention_planner(latent_shape(20 + static_cast<std::int32_t>(random() % 120), 60));
+    INFO("round " << round);
+    REQUIRE(planner.plan(rows_under_test(lengths, 16).batch()));
+    check_plan(planner);
+    const auto overhead = attention_task_overhead(planner.shape());
+    auto most = std::int64_t{0};
+    auto all = std::int64_t{0};
+    auto busy = std::int64_t{0};
+    auto shares = std::vector(planner.parts().shares.begin(), planner.parts().shares.end());
+    auto own = std::int64_t{0};
+    for_each_attention_piece(
+        planner.parts().rows, std::span(shares),
+        [&](attention_share&) {
+          busy += own > 0 ? 1 : 0;
+          own = 0;
+        },
+        [&](std::int32_t, std::int32_t, std::int32_t tile, std::int32_t end) {
+          own += end - tile + overhead;
+          all += end - tile + overhead;
+          most = std::max(most, own);
+        });
+    busy += own > 0 ? 1 : 0;
+    CHECK(most <= all / busy + 2 * overhead + 1);
+  }
 }
 
 TEST_CASE("prompts about equally long have shares of whole tasks, in step with each other", "[attention_plan]") {

@@ -11,7 +11,12 @@ namespace pagedkv {
 
 /// Reading the queries and writing the results of a task takes about the time of this many tiles.
 [[nodiscard]] constexpr std::int32_t attention_task_overhead(const attention_shape& shape) noexcept {
-  return shape.shares_tasks() ? 32 : 4;
+  return shape.kernel == kernel_kind::latent ? 12 : (shape.shares_tasks() ? 32 : 4);
+}
+
+/// The same where a share starts inside a task. Counted for latent vectors only: with other kernels, that is not measured.
+[[nodiscard]] constexpr std::int32_t attention_piece_overhead(const attention_shape& shape) noexcept {
+  return shape.kernel == kernel_kind::latent ? attention_task_overhead(shape) : 0;
 }
 
 /// A share has so many tiles at least: reading them takes a wave less time than one more partial result takes to merge.
@@ -45,6 +50,19 @@ namespace detail {
                     : num_tasks % tasks_each == 0 ? num_tasks / tasks_each
                                                   : most;
   return even * 10 >= most * 9 ? even : most;
+}
+
+/// Shares that start inside a task, at most.
+[[nodiscard]] inline std::int64_t most_starts_inside(std::span<const attention_row> rows,
+                                                     std::int64_t num_shares) noexcept {
+  auto num_tasks = std::int64_t{0};
+  auto equal = true;
+  for (const auto& row : rows) {
+    equal = equal && row.num_tiles == rows[0].num_tiles && row.num_tasks == rows[0].num_tasks;
+    num_tasks += row.num_tasks;
+  }
+  const auto divide = equal && num_tasks > 0 && (num_shares % num_tasks == 0 || num_tasks % num_shares == 0);
+  return divide ? std::max<std::int64_t>(num_shares - num_tasks, 0) : num_shares - 1;
 }
 
 /// The first position from there on where a share may start.
@@ -100,19 +118,41 @@ inline void share_whole_tasks(std::span<const attention_row> rows, std::int64_t 
   std::ranges::fill(shares.subspan(share), attention_share{static_cast<std::int32_t>(rows.size()), 0, 0, 0});
 }
 
+/// Whether the tasks of the rows have so many shares each that their partial results take long to merge.
+[[nodiscard]] inline bool have_many_shares(std::span<const attention_row> rows, std::int64_t num_shares) noexcept {
+  constexpr auto many = 32;
+  auto num_tasks = std::int64_t{0};
+  for (const auto& row : rows) {
+    num_tasks += row.num_tasks;
+    if (num_shares <= many * num_tasks) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Shares so long are longer than the merge of their results.
+inline constexpr std::int64_t tiles_of_long_share = 8;
+
 /// Divides the tiles of all tasks of the rows, which with their overhead are `num_tiles`, among all `shares` but the
 /// last. That one, and those that remain empty, start after the last row. Linear in the number of rows and shares.
 inline void share_attention_tiles(const attention_shape& shape, std::span<const attention_row> rows,
                                   std::int64_t num_tiles, std::span<attention_share> shares) noexcept {
   const auto task_overhead = attention_task_overhead(shape);
-  const auto most = most_shares(shape, num_tiles, static_cast<std::int64_t>(shares.size()) - 1);
+  auto most = most_shares(shape, num_tiles, static_cast<std::int64_t>(shares.size()) - 1);
+  if (shape.kernel == kernel_kind::latent && have_many_shares(rows, most)) {
+    most = std::min(most, std::max<std::int64_t>(num_tiles / tiles_of_long_share, 1));
+  }
   if (const auto each = whole_tasks_of_share(shape, rows, most); each > 0) {
     share_whole_tasks(rows, each, shares);
     return;
   }
   const auto num_shares = detail::choose_num_shares(rows, most);
-  const auto each = num_tiles / num_shares;
-  const auto rest = num_tiles % num_shares;
+  const auto piece_overhead = std::int64_t{attention_piece_overhead(shape)};
+  const auto all_tiles =
+      num_tiles + (piece_overhead > 0 ? piece_overhead * detail::most_starts_inside(rows, num_shares) : 0);
+  const auto each = all_tiles / num_shares;
+  const auto rest = all_tiles % num_shares;
   auto share = std::size_t{0};
   auto next = std::int64_t{0};  // start of the next share, in tiles from the start of the row
   auto over = std::int64_t{0};  // and the remaining fraction of a tile, times the number of shares
@@ -123,6 +163,9 @@ inline void share_attention_tiles(const attention_shape& shape, std::span<const 
     while (next < all && share + 1 < shares.size()) {
       const auto task = next / cost;
       const auto tile = static_cast<std::int32_t>(next - task * cost) - task_overhead;
+      if (piece_overhead > 0) {
+        next = tile <= 0 ? task * cost : next - piece_overhead;  // the share has the overhead of its first piece
+      }
       shares[share++] = detail::start_at(row, static_cast<std::int32_t>(i), static_cast<std::int32_t>(task),
                                          std::max(tile, 0), shape.split_tokens);
       over += rest;
@@ -146,25 +189,11 @@ inline void share_attention_tiles(const attention_shape& shape, std::span<const 
   return end.row == start.row && end.task == start.task + 1 && end.tile == 0;
 }
 
-/// Whether the tasks of the rows have so many shares each that their partial results take long to merge.
-[[nodiscard]] inline bool have_many_shares(std::span<const attention_row> rows, std::int64_t num_shares) noexcept {
-  constexpr auto many = 32;
-  auto num_tasks = std::int64_t{0};
-  for (const auto& row : rows) {
-    num_tasks += row.num_tasks;
-    if (num_shares <= many * num_tasks) {
-      return false;
-    }
-  }
-  return true;
-}
-
 /// Waves that join results in a plan of the rows, whose tiles with overhead are `num_tiles`. Behind short shares, waiting
 /// for neighbours takes longer than merging a few more partial results.
 [[nodiscard]] inline std::int32_t planned_joined_waves(const attention_shape& shape,
                                                        std::span<const attention_row> rows,
                                                        std::int64_t num_tiles) noexcept {
-  constexpr auto tiles_of_long_share = 8;
   const auto num_shares = most_shares(shape, num_tiles, shape.num_shares);
   const auto joins = num_tiles >= tiles_of_long_share * num_shares || have_many_shares(rows, num_shares);
   return shape.split_tokens == 0 && joins ? shape.joined_waves : 1;
