@@ -4,10 +4,10 @@
 // Built for a device by scripts/device-test; built for the host it only checks that every shape runs, and reports in
 // TAP.
 //
-//   kernel_attention [--prefixes | --lists | --shapes SHAPES] [FILE]
+//   kernel_attention [--latent | --prefixes | --lists | --shapes SHAPES] [FILE]
 //
-// prints the tables; or only that of shared prefixes, of lists, or one of the shapes that a file lists
-// (attention_shapes.hpp); writes the same as JSON to FILE.
+// prints the tables; or only that of latent vectors, of shared prefixes, of lists, or one of the shapes that a file
+// lists (attention_shapes.hpp); writes the same as JSON to FILE.
 
 #include "attention_shapes.hpp"
 #include "records.hpp"
@@ -660,6 +660,25 @@ void report_shapes(bench& b, const std::vector<decode_shape>& shapes) {
   }
 }
 
+void report_products(bench& b, bool only_latent) {
+  if (on_device) {
+    std::printf("\n| batch | heads | element | us | TFLOP/s | plan |\n|---|---|---|---|---|---|\n");
+  }
+  for (const auto& shape : make_product_shapes()) {
+    const auto latent = shape.group.kind == group_kind::latent;
+    if (only_latent && !latent) {
+      continue;
+    }
+    b.report<bfloat16>(shape);
+    if (latent) {
+      b.report<float8_latent>(shape);
+    } else if (shape.group.key_dim == shape.group.value_dim) {  // plain arithmetic reads other rows of 8 bits
+      b.report<int8>(shape);
+      b.report<float8_e4m3>(shape);
+    }
+  }
+}
+
 void report_all(bench& b, const std::vector<head_shape>& heads) {
   print_header();
   for (const auto& shape : make_shapes()) {
@@ -670,23 +689,13 @@ void report_all(bench& b, const std::vector<head_shape>& heads) {
       b.report<float8_e4m3>(asked);
     }
   }
-  if (on_device) {
-    std::printf("\n| batch | heads | element | us | TFLOP/s | plan |\n|---|---|---|---|---|---|\n");
-  }
-  for (const auto& shape : make_product_shapes()) {
-    b.report<bfloat16>(shape);
-    if (shape.group.kind == group_kind::latent) {
-      b.report<float8_latent>(shape);
-    } else if (shape.group.key_dim == shape.group.value_dim) {  // plain arithmetic reads other rows of 8 bits
-      b.report<int8>(shape);
-      b.report<float8_e4m3>(shape);
-    }
-  }
+  report_products(b, false);
   report_prefixes(b, heads);
   report_lists(b, heads);
 }
 
 void run(const std::vector<std::string>& arguments) {
+  const auto only_latent = !arguments.empty() && arguments[0] == "--latent";
   const auto only_prefixes = !arguments.empty() && arguments[0] == "--prefixes";
   const auto only_lists = !arguments.empty() && arguments[0] == "--lists";
   const auto only_shapes = arguments.size() > 1 && arguments[0] == "--shapes";
@@ -700,7 +709,9 @@ void run(const std::vector<std::string>& arguments) {
   } else {
     std::printf("# built for the host: no bandwidth, only whether every shape runs\n");
   }
-  if (only_prefixes) {
+  if (only_latent) {
+    report_products(b, true);
+  } else if (only_prefixes) {
     report_prefixes(b, heads);
   } else if (only_lists) {
     report_lists(b, heads);
@@ -712,7 +723,7 @@ void run(const std::vector<std::string>& arguments) {
   if (!on_device) {
     std::printf("1..%d\n", b.num_reports());
   }
-  const auto options = std::size_t{only_shapes ? 2U : (only_prefixes || only_lists ? 1U : 0U)};
+  const auto options = std::size_t{only_shapes ? 2U : (only_latent || only_prefixes || only_lists ? 1U : 0U)};
   if (arguments.size() > options) {
     device_bench::write_file(arguments[options], b.json());
   }

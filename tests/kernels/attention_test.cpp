@@ -198,6 +198,22 @@ TEST_CASE("latent vectors of many stages, whole and in pieces", "[attention]") {
   }
 }
 
+TEST_CASE("latent vectors of more columns than one workgroup has", "[attention]") {
+  auto asked = latent_case();
+  asked.lengths = {90, 0, 17};
+  for (const auto group_size : {70, 130}) {
+    asked.group_size = group_size;
+    for (const auto num_shares : {1, 4}) {
+      asked.num_shares = num_shares;
+      check_on_every_device<bfloat16, bfloat16>(asked, seed);
+    }
+  }
+  asked.group_size = 72;
+  asked.queries = std::vector<std::int32_t>{3, 1, 2};
+  asked.split_tokens = 32;
+  check_on_every_device<bfloat16, float32>(asked, seed);
+}
+
 TEST_CASE("chunks of prompts over what is cached", "[attention]") {
   auto asked = attention_case{};
   asked.prefill = true;

@@ -66,7 +66,7 @@ struct attention_shape {
   std::int32_t window = 0;        // as in `attention_options::window`
   kernel_kind kernel = kernel_kind::waves;  // the device says, as it does with the next three
   std::int32_t columns = 8;                 // of a task: pairs of query token and head that are processed together
-  std::int32_t num_shares = 1;              // waves, or workgroups, that run at once
+  std::int32_t num_shares = 1;              // waves, workgroups, or pairs of workgroups, that run at once
   std::int32_t joined_waves = 1;            // of a workgroup, which join their results of one task
   std::int32_t split_tokens = 0;  // pieces end at multiples of this, a multiple of 16; 0: wherever a share ends
   std::int32_t max_rows = 1;

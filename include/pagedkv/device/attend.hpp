@@ -10,6 +10,7 @@
 #include <pagedkv/policy/element/float16.hpp>
 #include <pagedkv/policy/element/float32.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
@@ -90,6 +91,7 @@ template <element Element>
   // Tiles of a list end with their block, which matrix instructions do not do.
   const auto divides_blocks = use.lists == listed_blocks::none || view.block_size % attention_tile == 0;
   auto geometry = kernels::plain_attention_geometry;
+  auto workgroups_of_share = 1;
   shape.kernel = kernel_kind::plain;
   shape.columns = 1;
   if (!divides_blocks) {
@@ -99,7 +101,8 @@ template <element Element>
         kernels::has_latent_attention<Element>(properties, view.head_dim, view.dim_of_values())) {
       geometry = {1, 1, kernels::latent_residency};
       shape.kernel = kernel_kind::latent;
-      shape.columns = kernels::latent_columns;
+      workgroups_of_share = kernels::latent_workgroups(group_size);
+      shape.columns = kernels::latent_columns * workgroups_of_share;
     }
   } else if (view.has_own_values() || use.with_trees || use.max_query_tokens > 0) {
     const auto takes_lists = kernels::group_takes_lists(properties.matrices == runtime::matrix_instructions::mfma);
@@ -120,7 +123,8 @@ template <element Element>
     shape.columns = !mma || tiles > 1 ? 16 : 8;
     shape.joined_waves = mma ? geometry.waves : 1;
   }
-  shape.num_shares = properties.num_processors * geometry.residency * geometry.waves;
+  const auto num_workgroups = properties.num_processors * geometry.residency;
+  shape.num_shares = std::max(num_workgroups / workgroups_of_share, 1) * geometry.waves;
   const auto multiplies_columns = shape.kernel == kernel_kind::waves || shape.kernel == kernel_kind::groups;
   if (use.shares_prefixes && multiplies_columns && has_group_attention<Element>(properties, view)) {
     shape.prefix_columns = kernels::group_columns(

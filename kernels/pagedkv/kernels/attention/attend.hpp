@@ -110,15 +110,17 @@ template <class Element, class Numbers>
 }
 
 template <class Element, class Numbers>
-[[nodiscard]] runtime::status launch_latent_attention(const attention_call& call, runtime::stream stream) {
+[[nodiscard]] runtime::status launch_latent_attention(const attention_call& call, std::int32_t columns,
+                                                      runtime::stream stream) {
   return with_matrix_of_device([&](auto matrix) {
     using matrix_type = decltype(matrix);
     if constexpr (is_latent_element<Element> && matrix_type::columns == 8) {
       constexpr auto kernel = latent_attend_kernel<Element, Numbers, matrix_type>;
       const auto shared_bytes = latent_shared_bytes<kernel, Element>();
-      auto shape = attention_launch(call.plan.num_shares, 1, latent_lanes<Element>(shared_bytes));
+      const auto num_workgroups = call.plan.num_shares * (columns / latent_columns);
+      auto shape = attention_launch(num_workgroups, 1, latent_lanes<Element>(shared_bytes));
       shape.dynamic_shared_bytes = shared_bytes;
-      return launch_following<kernel>(shape, stream, call, divider<std::int32_t>(call.view.block_size));
+      return launch_following<kernel>(shape, stream, call, divider<std::int32_t>(call.view.block_size), columns);
     } else {
       return runtime::error_invalid_value;
     }
@@ -153,12 +155,12 @@ template <class Element, class Numbers>
     return launch_plain_attention<Element, Numbers>(call, stream);
   }
   if constexpr (packs_tokens<Element>) {
-    return shape.kernel == latent ? launch_latent_attention<Element, Numbers>(call, stream)
+    return shape.kernel == latent ? launch_latent_attention<Element, Numbers>(call, shape.columns, stream)
                                   : runtime::error_invalid_value;
   } else if constexpr (multiplies_matrices<Element>) {
     return shape.kernel == waves    ? launch_wave_attention<Element, Numbers>(call, shape.columns, stream)
            : shape.kernel == groups ? launch_group_attention<Element, Numbers>(call, stream)
-                                    : launch_latent_attention<Element, Numbers>(call, stream);
+                                    : launch_latent_attention<Element, Numbers>(call, shape.columns, stream);
   }
   return runtime::error_invalid_value;
 }

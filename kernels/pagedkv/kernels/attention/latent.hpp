@@ -43,10 +43,12 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
   using memory = typename shape::memory;
 
  public:
-  /// `first`: of the task's columns.
-  PAGEDKV_DEVICE latent_piece(const attention_call& call, memory& shared, int lane, int wave, std::int32_t first)
+  /// `first`: of the task's `columns`.
+  PAGEDKV_DEVICE latent_piece(const attention_call& call, memory& shared, int lane, int wave, std::int32_t first,
+                              const std::int32_t& columns)
       : base(call, lane, wave / shape::tiles),
         shared_(shared),
+        columns_(columns),
         tile_(wave % shape::tiles),
         part_(wave * shape::part),
         first_(first) {}
@@ -56,15 +58,14 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     const auto& call = read_again(base::call_);
     barrier();  // all waves have used the previous stage
     for (auto i = part_ / shape::part; i < shape::columns; i += shape::waves) {
-      put_query(call, find_column(call, walk.row, walk.task, first_ + i, latent_columns), i);
+      put_query(call, find_column(call, walk.row, walk.task, first_ + i, columns_), i);
     }
     barrier();
     take_queries();
     PAGEDKV_UNROLL
     for (auto c = 0; c < Matrix::score_columns; ++c) {
-      const auto column =
-          find_column(call, walk.row, walk.task, first_ + base::first_column(0) + Matrix::score_column(base::lane_, c),
-                      latent_columns);
+      const auto column = find_column(call, walk.row, walk.task,
+                                      first_ + base::first_column(0) + Matrix::score_column(base::lane_, c), columns_);
       base::rules_[0][c] = score_rule::of(call, column);
       base::branches_[0][c] = hidden_branches::of(call, walk.row, column);
       base::reference_[0][c] = -INFINITY;
@@ -330,7 +331,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     const auto index = part_ / shape::part * Matrix::lanes + base::lane_;
     for (auto i = index; i < Matrix::columns * chunks_of_output; i += group_lanes) {
       const auto column = group * Matrix::columns + i / chunks_of_output;
-      const auto query = find_column(call, walk.row, walk.task, first_ + column, latent_columns);
+      const auto query = find_column(call, walk.row, walk.task, first_ + column, columns_);
       if (query.exists()) {
         const vector<lane_word, 4> words = shared_.rows.data[static_cast<std::size_t>(i)];
         auto numbers = vector<float, 4>{};
@@ -359,7 +360,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
       write_output<Numbers>(call, query, dim, numbers, ended.factor);
       return;
     }
-    const auto at = static_cast<std::int64_t>(walk.partial) * latent_columns + first_ + column;
+    const auto at = static_cast<std::int64_t>(walk.partial) * columns_ + first_ + column;
     if (dim == 0) {
       write_partial_sum(call, at, reference, total);
     }
@@ -367,6 +368,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
   }
 
   memory& shared_;
+  const std::int32_t& columns_;
   int tile_;
   int part_;
   std::int32_t first_;
@@ -445,24 +447,24 @@ class latent_copies<Element, Numbers, Shape, Tokens>
 template <class Element, class Matrix>
 using expanded_latent_shape = latent_shape<typename expanded<Element>::element, Matrix>;
 
-/// Some columns of every task of a share, from `first` on.
+/// Some of the `columns` of every task of a share, from `first` on.
 template <class Element, class Numbers, class Matrix>
 PAGEDKV_DEVICE void attend_latent_columns(const attention_call& call, const divider<std::int32_t>& block_size,
                                           typename expanded_latent_shape<Element, Matrix>::memory& shared,
-                                          std::int32_t first) {
+                                          std::int32_t share, std::int32_t first, const std::int32_t& columns) {
   using shape = expanded_latent_shape<Element, Matrix>;
   const auto index = static_cast<int>(local_index().x);
-  auto walk = attention_walk(call, static_cast<std::int32_t>(workgroup_index().x));
+  auto walk = attention_walk(call, share);
   auto next = latent_copies<Element, Numbers, typename shape::keys, shape::tokens>();
   auto state = latent_piece<typename expanded<Element>::element, Numbers, Matrix>(
-      call, shared, index % Matrix::lanes, uniform(index / Matrix::lanes), first);
+      call, shared, index % Matrix::lanes, uniform(index / Matrix::lanes), first, columns);
   while (!walk.done) {
     const auto read = [&](std::int32_t tile) {
       const auto& view = read_again(call).view;
       with_stage<true, true>(call, block_size, walk, tile,
                              [&](const auto& where) { next.read(where, index, view); });
     };
-    if (find_column(call, walk.row, walk.task, first, latent_columns).exists()) {
+    if (find_column(call, walk.row, walk.task, first, columns).exists()) {
       read(walk.tile);
       state.begin(walk);
       for (auto tile = walk.tile; tile < walk.end; tile += shape::tiles) {
@@ -490,20 +492,22 @@ inline constexpr int most_latent_lanes =
 #endif
 
 /// Attention with matrix instructions over latent vectors: all query heads on one vector a token, whose first numbers
-/// are the value. A share of the plan is a workgroup's.
+/// are the value. A share of the plan is a workgroup's, or that of several, by the `columns` of a task.
 template <class Element, class Numbers, class Matrix>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(most_latent_lanes<Element>, 1)
-    latent_attend_kernel(attention_call call, divider<std::int32_t> block_size) {
+    latent_attend_kernel(attention_call call, divider<std::int32_t> block_size, std::int32_t columns) {
   if constexpr (Matrix::unit::available) {
     wait_for_previous_kernel();
     let_next_kernel_start();
+    const auto workgroup = latent_workgroup(columns);
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
-    attend_latent_in_warpgroups<Element, Numbers>(call, block_size);
+    attend_latent_in_warpgroups<Element, Numbers>(call, block_size, workgroup);
 #else
     using shape = expanded_latent_shape<Element, Matrix>;
     PAGEDKV_SHARED typename shape::memory shared;
-    for (auto first = 0; first < latent_columns; first += shape::columns) {
-      attend_latent_columns<Element, Numbers, Matrix>(call, block_size, shared, first);
+    const auto own = workgroup.index() * latent_columns;
+    for (auto first = own; first < own + latent_columns; first += shape::columns) {
+      attend_latent_columns<Element, Numbers, Matrix>(call, block_size, shared, workgroup.share(), first, columns);
     }
 #endif
   }

@@ -57,9 +57,17 @@ inline constexpr int group_lanes = 256;
   return matrices == runtime::matrix_instructions::mma ? 1 : 2;
 }
 
-/// Columns of a task over latent vectors, and workgroups per processor.
+/// Columns of a workgroup over latent vectors, and workgroups per processor.
 inline constexpr std::int32_t latent_columns = 64;
 inline constexpr int latent_residency = 1;
+
+/// Workgroups that have a share together, each with columns of its own of every task: two where the heads of a query fill
+/// an even number of workgroups. They read the same tokens at about the same time, so that the second-level cache holds
+/// these for the second.
+[[nodiscard]] constexpr std::int32_t latent_workgroups(std::int32_t group_size) noexcept {
+  const auto column_tiles = (group_size + latent_columns - 1) / latent_columns;
+  return column_tiles % 2 == 0 ? 2 : 1;
+}
 
 /// The dimensions of keys and values, in numbers, that a kernel whose workgroups share tasks is made for.
 struct group_dims {

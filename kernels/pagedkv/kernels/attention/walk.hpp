@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/kernels/attention/call.hpp>
+#include <pagedkv/kernels/attention/launcher.hpp>
 #include <pagedkv/kernels/platform.hpp>
 
 namespace pagedkv::kernels {
@@ -171,6 +172,33 @@ class attention_walk : public attention_piece {
 
   const attention_call& call_;
   attention_share last_;
+};
+
+/// One of the workgroups that have a share together, one or two. Latent vectors are one KV head, so tasks are tiles of
+/// columns only. Shifts, unlike divisions, need no registers of lanes.
+class latent_workgroup {
+ public:
+  /// `columns`: of a task.
+  explicit PAGEDKV_DEVICE latent_workgroup(std::int32_t columns)
+      : number_(static_cast<std::int32_t>(workgroup_index().x)), shift_(columns > latent_columns ? 1 : 0) {}
+
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t share() const { return number_ >> shift_; }
+
+  /// Among those of the share.
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t index() const { return number_ & shift_; }
+
+  /// A piece as if its columns that are this workgroup's were those of a task.
+  [[nodiscard]] PAGEDKV_DEVICE attention_piece part_of(const attention_piece& piece) const {
+    auto part = piece;
+    part.row.num_column_tiles <<= shift_;
+    part.task = (piece.task << shift_) + index();
+    part.partial = (piece.partial << shift_) + index();
+    return part;
+  }
+
+ private:
+  std::int32_t number_;
+  std::int32_t shift_;
 };
 
 /// A walk over tasks that may be dealt.

@@ -126,9 +126,14 @@ class warpgroup_columns {
 
   /// Ends the softmax of row `r`. Writes its sum if `writes_sum`.
   [[nodiscard]] PAGEDKV_DEVICE row_end end(const attention_piece& piece, int r, float total, bool writes_sum) const {
+    const auto query = find_shared_column(read_again(call_), piece.row, piece.task, row_ + 8 * r, Columns);
+    return end(piece, r, query, total, writes_sum);
+  }
+  /// The same where the column's query is known.
+  [[nodiscard]] PAGEDKV_DEVICE row_end end(const attention_piece& piece, int r, const query_column& query, float total,
+                                           bool writes_sum) const {
     const auto& call = read_again(call_);
     const auto column = row_ + 8 * r;
-    const auto query = find_shared_column(call, piece.row, piece.task, column, Columns);
     const auto partial = static_cast<std::int64_t>(piece.partial) * Columns + column;
     const auto ended = query.exists() ? end_softmax(call, query, reference[r], total) : softmax_end{0.0F, 0.0F};
     if (query.exists() && writes_sum) {

@@ -34,36 +34,45 @@ class latent_producer {
   PAGEDKV_DEVICE latent_producer(const attention_call& call, const divider<std::int32_t>& block_size, int index)
       : call_(call), block_size_(block_size), index_(index), of_lane_(compute_again(index % 8 * vector_bytes)) {}
 
-  PAGEDKV_DEVICE void copy(const attention_walk& walk) {
-    const auto stages = stages_of_piece(walk);
-    find(walk, stages.first_token);
+  PAGEDKV_DEVICE void copy(const attention_piece& piece) {
+    const auto stages = stages_of_piece(piece);
+    find(piece, stages.first_token);
     buffers_.queries.wait_until_empty(used_queries_);
     // Addresses of queries are not kept for the next piece: stages need the registers.
     query_rows(call_, compute_again(index_))
-        .put(walk, buffers_.base + shape::queries, buffers_.base + shape::of_columns, 1.0F);
+        .put(piece, buffers_.base + shape::queries, buffers_.columns_at(used_queries_), 1.0F);
+    if (index_ == 0) {
+      put_piece(buffers_.piece_at(used_queries_), piece);
+    }
     publish_to_products();
     buffers_.queries.full(used_queries_).arrive_after_copies();
     buffers_.queries.full(used_queries_).arrive();
     ++used_queries_;
-    copy_stages(walk, stages);
+    copy_stages(piece, stages);
   }
 
   /// After the last piece.
   PAGEDKV_DEVICE void end() const {
+    buffers_.queries.wait_until_empty(used_queries_);
+    if (index_ == 0) {
+      end_pieces(buffers_.piece_at(used_queries_));
+    }
+    buffers_.queries.full(used_queries_).arrive();
+    buffers_.queries.full(used_queries_).arrive();
     if constexpr (packs_tokens<Element>) {
       buffers_.end_packed_values(used_stages_, index_ == 0);
     }
   }
 
  private:
-  PAGEDKV_DEVICE void copy_stages(const attention_walk& walk, const stages_of_piece& stages) {
+  PAGEDKV_DEVICE void copy_stages(const attention_piece& piece, const stages_of_piece& stages) {
     const auto index = static_cast<unsigned>(index_);
     auto own_row = std::uint64_t{0};
     for (auto stage = 0; stage < stages.count; ++stage) {
       const auto found = stage % found_stages;
       if (found == 0) {
         own_row = address_of_row();
-        find(walk, stages.first_token + (stage + found_stages) * shape::tokens);
+        find(piece, stages.first_token + (stage + found_stages) * shape::tokens);
       }
       registers<std::uint64_t, row_steps> starts;
       PAGEDKV_UNROLL
@@ -87,11 +96,11 @@ class latent_producer {
 
   /// Finds the blocks of the rows that this wave copies in the next stages, one for each lane. Loads return in order, so
   /// these wait for all copies in flight: they are issued some stages ahead.
-  PAGEDKV_DEVICE void find(const attention_walk& walk, std::int32_t first_token) {
+  PAGEDKV_DEVICE void find(const attention_piece& piece, std::int32_t first_token) {
     const auto index = static_cast<unsigned>(index_);
     const auto row = index % rows_of_wave;
     const auto place = index % 32 / rows_of_wave * shape::tokens + row / 4 * 16 + index / 32 * 4 + row % 4;
-    row_.find(call_, walk.row, block_size_, first_token + static_cast<std::int32_t>(place));
+    row_.find(call_, piece.row, block_size_, first_token + static_cast<std::int32_t>(place));
   }
 
   /// The address of the row that this lane has found; 0 if there is none.
@@ -240,9 +249,10 @@ struct latent_registers {
   static_assert(of_products % 8 == 0);
 };
 
-/// The pieces of a share.
+/// The pieces of a share, as one of its workgroups has them.
 template <class Element, class Numbers>
-PAGEDKV_DEVICE void attend_latent_in_warpgroups(const attention_call& call, const divider<std::int32_t>& block_size) {
+PAGEDKV_DEVICE void attend_latent_in_warpgroups(const attention_call& call, const divider<std::int32_t>& block_size,
+                                                const latent_workgroup& workgroup) {
   using shape = warpgroup_latent_shape<Element>;
   using lane_registers = latent_registers<Element>;
   const auto index = static_cast<int>(local_index().x);
@@ -250,21 +260,16 @@ PAGEDKV_DEVICE void attend_latent_in_warpgroups(const attention_call& call, cons
     latent_buffers<Element>().begin();
   }
   barrier();
-  const auto each_piece = [&](auto use) {
-    for (auto walk = attention_walk(call, static_cast<std::int32_t>(workgroup_index().x)); !walk.done;
-         walk.next_piece()) {
-      use(walk);
-    }
-  };
   const auto of_products = index - shape::producers * warpgroup_lanes;
   if (of_products >= 0) {
     take_registers<lane_registers::of_products>();
-    auto consumer = latent_consumer<Element, Numbers>(call, of_products);
-    each_piece([&](const attention_walk& walk) { consumer.attend(walk); });
+    latent_consumer<Element, Numbers>(call, of_products).attend();
   } else if (index < warpgroup_lanes) {
     give_registers<lane_registers::of_copies>();
     auto producer = latent_producer<Element, Numbers>(call, block_size, index);
-    each_piece([&](const attention_walk& walk) { producer.copy(walk); });
+    for (auto walk = attention_walk(call, workgroup.share()); !walk.done; walk.next_piece()) {
+      producer.copy(workgroup.part_of(walk));
+    }
     producer.end();
   } else if constexpr (packs_tokens<Element>) {
     give_registers<lane_registers::of_expansion>();

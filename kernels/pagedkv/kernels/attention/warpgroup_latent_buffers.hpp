@@ -40,7 +40,8 @@ struct warpgroup_latent_shape {
   static constexpr unsigned references = weights + columns * tokens * 2;
   static constexpr unsigned sums = references + columns * 4;  // [consumers][columns]
   static constexpr unsigned of_columns = sums + consumers * columns * 4;
-  static constexpr unsigned barriers = of_columns + columns * warpgroup_column::bytes;
+  static constexpr unsigned pieces = of_columns + 2 * columns * warpgroup_column::bytes;
+  static constexpr unsigned barriers = pieces + 2 * bytes_of_piece;
   static constexpr unsigned num_barriers = 2 + (2 * parts + consumers) * stage_buffers + consumers;
   static constexpr unsigned values_ended = barriers + num_barriers * 8;
   static constexpr unsigned alignment = 1024;
@@ -79,7 +80,8 @@ struct stored_part {
   }
 };
 
-/// The buffers of a workgroup. Queries are used once a piece, stages once each.
+/// The buffers of a workgroup. Queries are used once a piece, stages once each. The warpgroup that copies says which pieces
+/// there are.
 template <class Element>
 struct latent_buffers {
   using shape = warpgroup_latent_shape<Element>;
@@ -134,6 +136,14 @@ struct latent_buffers {
   }
 
   [[nodiscard]] PAGEDKV_DEVICE bool packed_values_ended() const { return take_word(base + shape::values_ended) != 0; }
+
+  /// Pieces and columns have two places in turn: lanes that compute need them until they have written results.
+  [[nodiscard]] PAGEDKV_DEVICE unsigned piece_at(unsigned use) const {
+    return base + shape::pieces + use % 2 * bytes_of_piece;
+  }
+  [[nodiscard]] PAGEDKV_DEVICE unsigned columns_at(unsigned use) const {
+    return base + shape::of_columns + use % 2 * shape::columns * warpgroup_column::bytes;
+  }
 
   [[nodiscard]] PAGEDKV_DEVICE unsigned part_at(unsigned use, int i) const {
     return base + shape::stages + part_ring::buffer_of(use) * shape::stage_bytes +

@@ -33,30 +33,29 @@ class latent_consumer {
         row_(index_ / 32 * 16 + lane_ / 4),
         columns_(call, row_) {}
 
-  PAGEDKV_DEVICE void attend(const attention_walk& walk) {
-    const auto stages = stages_of_piece(walk);
-    buffers_.queries.wait_until_full(used_queries_);
-    begin(walk);
+  /// Until the warpgroup that copies says that no piece follows.
+  PAGEDKV_DEVICE void attend() {
+    for (;; ++used_queries_) {
+      buffers_.queries.wait_until_full(used_queries_);
+      const auto piece = take_piece(buffers_.piece_at(used_queries_));
+      if (piece.row.num_tasks == 0) {
+        break;
+      }
+      attend(piece);
+    }
+  }
+
+ private:
+  PAGEDKV_DEVICE void attend(const attention_piece& piece) {
+    const auto stages = stages_of_piece(piece);
+    columns_.begin(piece, buffers_.columns_at(used_queries_));
     take_rotated_queries();
     if (stages.count <= group_) {
       buffers_.queries.empty(used_queries_).arrive();
     }
-    add(walk.row, stages);
+    add(piece.row, stages);
     used_stages_ = of_wave(used_stages_ + static_cast<unsigned>(stages.count));
-    finish(walk);
-    ++used_queries_;
-  }
-
- private:
-  PAGEDKV_DEVICE void begin(const attention_walk& walk) {
-    columns_.begin(walk, buffers_.base + shape::of_columns);
-    PAGEDKV_UNROLL
-    for (auto half = 0; half < 2; ++half) {
-      PAGEDKV_UNROLL
-      for (auto i = 0; i < 64; ++i) {
-        output_[half][i] = 0.0F;
-      }
-    }
+    finish(take_piece(buffers_.piece_at(used_queries_)));  // again: the loop needs the registers
   }
 
   /// Takes the numbers of queries that only keys are multiplied with. Shared memory is busier than the units that multiply:
@@ -76,22 +75,20 @@ class latent_consumer {
     }
   }
 
-  /// The products of keys of a stage, and those of the values before it, run beside the other warpgroup's arithmetic.
+  /// The products of keys of a stage, and those of the values before it, run beside the other warpgroup's arithmetic. The
+  /// first stage is in the loop, too: code of its own would be fetched once a piece.
   PAGEDKV_DEVICE void add(const attention_row& row, const stages_of_piece& stages) {
     auto stage = group_;
-    if (group_ == 0 && stages.count > 0) {
-      stage_scores scores;
-      multiply_keys(0, scores);
-      wait_for_products<0>();
-      weigh(row, stages, 0, scores, [] {});
-      stage = 2;
-    }
     for (; stage < stages.count; stage += 2) {
       stage_scores scores;
       multiply_keys(stage, scores);
-      add_weighed(stage - 1);
-      wait_for_products<1>();
-      weigh(row, stages, stage, scores, [&] { end_values(stage - 1); });
+      if (stage > 0) {
+        add_weighed(stage - 1);
+        wait_for_products<1>();
+      } else {
+        wait_for_products<0>();
+      }
+      weigh(row, stages, stage, scores);
     }
     if (stage == stages.count && stage > 0) {
       add_weighed(stage - 1);
@@ -99,11 +96,10 @@ class latent_consumer {
     }
   }
 
-  /// Turns products of keys into weights, gives them to the other warpgroup, and adds their values. Calls
-  /// `end_earlier()` when the products of earlier values have probably ended.
-  template <class EndEarlier>
+  /// Turns products of keys into weights, gives them to the other warpgroup, and adds their values. Halfway, the products
+  /// of the values before have probably ended.
   PAGEDKV_DEVICE void weigh(const attention_row& row, const stages_of_piece& stages, std::int32_t stage,
-                            stage_scores& scores, EndEarlier end_earlier) {
+                            stage_scores& scores) {
     settle(scores);
     arrive_by_wave(buffers_.part(shape::keys_only).empty(use_of(stage)), lane_);
     if (stage + 2 >= stages.count) {
@@ -114,7 +110,7 @@ class latent_consumer {
     const auto rises = columns_.refer(scores, row, stages.first_token + stage * shape::tokens, stages.end_token, lane_,
                                       factors, rescale);
     columns_.weigh(0, scores, factors);
-    end_earlier();
+    end_values(stage - 1);
     columns_.weigh(1, scores, factors);
     weight_words weights;
     pack_weights<Number>(scores, weights);
@@ -209,7 +205,8 @@ class latent_consumer {
     end_products();
   }
 
-  /// Starts the products of weights and this warpgroup's half of a stage's values.
+  /// Starts the products of weights and this warpgroup's half of a stage's values. Those of the first stage replace what
+  /// the output has been.
   PAGEDKV_DEVICE void multiply_values(std::int32_t stage, const weight_words& weights) {
     const auto values = rows::describe(buffers_.part_at(use_of(stage), group_));
     settle(output_[0]);
@@ -220,22 +217,25 @@ class latent_consumer {
       PAGEDKV_UNROLL
       for (auto half = 0U; half < 2; ++half) {
         multiply_64x128<Number, true>(output_[half], weights[k],
-                                      later(values, half * 2 * rows::block_bytes + k * next_rows), 1);
+                                      later(values, half * 2 * rows::block_bytes + k * next_rows),
+                                      stage > 0 || k > 0 ? 1 : 0);
       }
     }
     end_products();
   }
 
-  /// Waits for all products, and releases the values of a stage.
+  /// Waits for all products, and releases the values of a stage, unless its number is negative.
   PAGEDKV_DEVICE void end_values(std::int32_t stage) {
     wait_for_products<0>();
-    arrive_by_wave(buffers_.part(group_).empty(use_of(stage)), lane_);
+    if (stage >= 0) {
+      arrive_by_wave(buffers_.part(group_).empty(use_of(stage)), lane_);
+    }
     settle(output_[0]);
     settle(output_[1]);
   }
 
   /// Has few instructions: code that runs once a piece waits for most of them to be fetched.
-  PAGEDKV_DEVICE void finish(const attention_walk& walk) {
+  PAGEDKV_DEVICE void finish(const attention_piece& piece) {
     PAGEDKV_UNROLL
     for (auto r = 0; r < 2; ++r) {
       columns_.sum[r] = column_state::of_row(columns_.sum[r], [](float a, float b) { return a + b; });
@@ -249,17 +249,18 @@ class latent_consumer {
     PAGEDKV_UNROLL
     for (auto r = 0; r < 2; ++r) {
       const auto total = columns_.sum[r] + take_float(sum_at(1 - group_, r));
-      ended[r] = columns_.end(walk, r, total, lane % 4 == 0 && group_ == 0);
+      const auto query = take_column(buffers_.columns_at(used_queries_), compute_again(row_) + 8 * r).query;
+      ended[r] = columns_.end(piece, r, query, total, lane % 4 == 0 && group_ == 0);
     }
     PAGEDKV_UNROLL
     for (auto half = 0; half < 2; ++half) {
       const auto first_dim = group_ * half_of_values + half * 128;
-      if (columns_.has_short_rows(walk)) {
+      if (columns_.has_short_rows(piece)) {
         columns_.write_short(ended, first_dim, output_[half], outputs_at(), lane);
       } else {
         PAGEDKV_UNROLL
         for (auto r = 0; r < 2; ++r) {
-          columns_.write(walk, r, ended[r], first_dim, 128, output_[half], lane);
+          columns_.write(piece, r, ended[r], first_dim, 128, output_[half], lane);
         }
       }
     }

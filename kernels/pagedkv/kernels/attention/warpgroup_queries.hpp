@@ -23,14 +23,14 @@ class warpgroup_queries {
 
   /// `queries` and `of_columns`: addresses in shared memory. `key_scale`: of all keys. Copies asynchronously where the
   /// queries' numbers are those of products.
-  PAGEDKV_DEVICE void put(const attention_walk& walk, unsigned queries, unsigned of_columns, float key_scale) const {
+  PAGEDKV_DEVICE void put(const attention_piece& piece, unsigned queries, unsigned of_columns, float key_scale) const {
     const auto& call = read_again(call_);
     constexpr auto type = is_bfloat16<Number> ? number_type::bfloat16 : number_type::float16;
     if (call.queries.aligned && call.queries.type == type) {
-      copy(call, walk, queries, of_columns, key_scale);
+      copy(call, piece, queries, of_columns, key_scale);
     } else {
       for (auto column = index_ / 32; column < Columns; column += Lanes / 32) {
-        convert(call, find_shared_column(call, walk.row, walk.task, column, Columns), column, queries, of_columns,
+        convert(call, find_shared_column(call, piece.row, piece.task, column, Columns), column, queries, of_columns,
                 key_scale);
       }
     }
@@ -44,10 +44,10 @@ class warpgroup_queries {
   }
 
   /// Eight neighbouring lanes copy 128 neighbouring bytes of a query.
-  PAGEDKV_DEVICE void copy(const attention_call& call, const attention_walk& walk, unsigned queries,
+  PAGEDKV_DEVICE void copy(const attention_call& call, const attention_piece& piece, unsigned queries,
                            unsigned of_columns, float key_scale) const {
     for (auto column = index_ / 8; column < Columns; column += Lanes / 8) {
-      const auto query = find_shared_column(call, walk.row, walk.task, column, Columns);
+      const auto query = find_shared_column(call, piece.row, piece.task, column, Columns);
       const auto& numbers = call.queries;
       const auto at = query.exists() ? query.token * numbers.token_stride + query.head * numbers.head_stride : 0;
       const auto* const from = static_cast<const std::uint16_t*>(numbers.data) + at;
