@@ -91,8 +91,8 @@ template <class Element, int Rows, int Count>
 PAGEDKV_INLINE void multiply_tokens(const row_set& set, const tile& t, std::int32_t token, floats* products) {
   constexpr auto tokens = lanes / Rows;
   constexpr auto vectors = vectors_of_load<Element>;
-  constexpr auto bytes = Count * vectors * lanes * size_of<Element>;
-  constexpr auto loads = bytes < cache_line / 2 ? static_cast<int>(cache_line / bytes) : 1;  // between two prefetches
+  constexpr auto each = Count * vectors * lanes * size_of<Element>;
+  constexpr auto loads = each < cache_line / 2 ? static_cast<int>(cache_line / each) : 1;  // between two prefetches
   const std::byte* keys[most_together];
   floats sums[lanes];
   PAGEDKV_UNROLL for (auto i = 0; i < Count; ++i) { keys[i] = t.keys + t.offsets[token + i]; }
@@ -103,7 +103,7 @@ PAGEDKV_INLINE void multiply_tokens(const row_set& set, const tile& t, std::int3
     PAGEDKV_UNROLL for (auto i = 0; i < loads; ++i) {
       multiply_vectors<Element, Rows, Count, vectors>(set, keys, d + i * vectors * lanes, sums);
     }
-    due = fetch_lines<loads * bytes>(due);
+    due = fetch_lines<loads * each>(due);
   }
   for (; d < t.dim; d += lanes) {
     multiply_vectors<Element, Rows, Count, 1>(set, keys, d, sums);
