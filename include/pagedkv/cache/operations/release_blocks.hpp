@@ -30,6 +30,7 @@ namespace pagedkv::detail {
   how.ended = hint.session_ended;
   how.expected_return = hint.expected_return != 0 ? hint.expected_return : from.options.expected_return;
   how.retain_until = retention_end(now, from.options.retention);
+  how.released_at = now;
   return how;
 }
 [[nodiscard]] inline block_release release_of(const sequence& from, timestamp now, const release_hint& hint,
@@ -39,7 +40,6 @@ namespace pagedkv::detail {
   if (how.num_cached_blocks > from.blocks.num_dropped() && how.num_cached_blocks <= from.blocks.size()) {
     how.last_cached = from.blocks[how.num_cached_blocks - 1];
   }
-  how.released_at = now;
   return how;
 }
 

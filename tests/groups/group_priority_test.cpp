@@ -1,0 +1,84 @@
+#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/eviction/priority.hpp>
+
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <string_view>
+#include <vector>
+
+using namespace pagedkv;
+
+namespace {
+
+/// An order that remembers what it was told.
+class listening_priority : public priority {
+ public:
+  static constexpr std::string_view name = "listening_priority";
+  inline static std::vector<block_release> told;
+
+  explicit listening_priority(std::int32_t num_blocks) : priority(num_blocks) {
+    told.clear();
+    told.reserve(4000);
+  }
+
+  void insert(block_id block, const block_release& release) noexcept {
+    told.push_back(release);
+    priority::insert(block, release);
+  }
+};
+
+using listening_cache = group_cache<float32, listening_priority>;
+
+constexpr auto full = group_config{.num_layers = 4, .key_dim = 2, .value_dim = 2};
+constexpr auto window =
+    group_config{.kind = group_kind::window, .num_layers = 1, .key_dim = 2, .value_dim = 2, .window = 8};
+constexpr auto state = group_config{.kind = group_kind::state, .num_layers = 1, .state_bytes = 256};
+
+cache_config config_of(const group_config& second, std::int32_t num_blocks) {
+  auto config = cache_config{.block_size = 4, .num_blocks = num_blocks, .max_sequences = 8, .groups = {full, second}};
+  config.hash_seed = 1;
+  return config;
+}
+
+std::vector<token> text_from(token first, std::size_t size) {
+  auto text = std::vector<token>(size);
+  std::iota(text.begin(), text.end(), first);
+  return text;
+}
+
+/// Returns how much of the prompt was cached.
+std::int64_t serve(listening_cache& cache, const std::vector<token>& text, const sequence_options& options) {
+  const auto end = static_cast<std::int64_t>(text.size());
+  const auto made = cache.create_sequence(text, options).value();
+  for (auto done = made.num_cached_tokens; done < end;) {
+    const auto next = cache.next_saved_length(made.id).value();
+    done = next > done ? std::min(next, end) : end;
+    cache.commit(made.id, done).value();
+  }
+  cache.release(made.id).value();
+  return made.num_cached_tokens;
+}
+
+[[maybe_unused]] void evict_others(listening_cache& cache) {
+  for (auto i = token{1}; i <= 20; ++i) {
+    serve(cache, text_from(1000 * i, 21), {.priority = 50});
+  }
+  REQUIRE(cache.statistics().evictions > 0);
+}
+
+}  // namespace
+
+TEST_CASE("groups tell a policy when a block was released", "[group_cache]") {
+  auto cache = listening_cache{config_of(state, 40)};
+  cache.advance_time(timestamp{70});
+  serve(cache, text_from(0, 21), {});
+  REQUIRE(!listening_priority::told.empty());
+  CHECK(
+      std::ranges::all_of(listening_priority::told, [](const auto& how) { return how.released_at == timestamp{70}; }));
+}
