@@ -31,6 +31,7 @@ class any_eviction {
  public:
   virtual ~any_eviction() = default;
   virtual void insert(block_id block, const block_release& release) noexcept = 0;
+  virtual void note(block_id block, const block_release& release) noexcept = 0;
   virtual void remove(block_id block) noexcept = 0;
   virtual void erase(block_id block) noexcept = 0;
   virtual void rename(block_id from, block_id to) noexcept = 0;
@@ -50,6 +51,11 @@ class any_eviction_of final : public any_eviction {
   }
 
   void insert(block_id block, const block_release& release) noexcept override { policy_.insert(block, release); }
+  void note([[maybe_unused]] block_id block, [[maybe_unused]] const block_release& release) noexcept override {
+    if constexpr (requires { policy_.note(block, release); }) {
+      policy_.note(block, release);
+    }
+  }
   void remove(block_id block) noexcept override { policy_.remove(block); }
   void erase(block_id block) noexcept override { policy_.erase(block); }
   void rename(block_id from, block_id to) noexcept override { policy_.rename(from, to); }
@@ -82,6 +88,7 @@ class chosen_eviction {
     with_answer.num_output_tokens = stated_answer != 0 ? stated_answer : release.num_output_tokens;
     policy_->insert(block, with_answer);
   }
+  void note(block_id block, const block_release& release) noexcept { policy_->note(block, release); }
   void remove(block_id block) noexcept { policy_->remove(block); }
   void erase(block_id block) noexcept { policy_->erase(block); }
   void rename(block_id from, block_id to) noexcept { policy_->rename(from, to); }

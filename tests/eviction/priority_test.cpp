@@ -74,6 +74,70 @@ TEST_CASE("blocks of a session that has ended go first, and come back when they 
   CHECK(policy.victim(take, {}) == block_id{1});
 }
 
+TEST_CASE("a block that no request releases keeps what it was given", "[eviction]") {
+  auto policy = priority{5};
+  policy.insert(block_id{0}, {.priority = 90});
+  policy.insert(block_id{1}, {.priority = 90, .retain_until = timestamp{100}});
+  policy.insert(block_id{2}, {.priority = 50});
+  policy.note(block_id{3}, {.priority = 80});  // in use, and not tracked yet
+  policy.remove(block_id{0});
+  policy.remove(block_id{1});
+  policy.note(block_id{0}, {.priority = 70});
+  for (const auto block : {0, 1, 3}) {
+    policy.insert(block_id{block}, {.as_before = true, .released_at = timestamp{50}});
+  }
+  CHECK(policy.victim(take, timestamp{99}) == block_id{2});
+  CHECK(policy.victim(take, timestamp{100}) == block_id{1});
+  CHECK(policy.victim(take, timestamp{100}) == block_id{0});
+  CHECK(policy.victim(take, timestamp{100}) == block_id{3});
+}
+
+TEST_CASE("a block that moves while it is in use keeps what was noted", "[eviction]") {
+  auto policy = priority{4};
+  policy.note(block_id{0}, {.priority = 80, .retain_until = timestamp{100}});
+  policy.rename(block_id{0}, block_id{3});
+  policy.insert(block_id{1}, {.priority = 60});
+  policy.insert(block_id{3}, {.as_before = true});
+  CHECK(policy.victim(take, timestamp{10}) == block_id{1});
+  policy.insert(block_id{1}, {.priority = 60});
+  CHECK(policy.victim(take, timestamp{100}) == block_id{3});
+}
+
+TEST_CASE("a note that comes after another thread's release counts", "[eviction]") {
+  auto policy = priority{3};
+  policy.insert(block_id{0}, {.priority = 10, .retain_until = timestamp{100}});
+  policy.insert(block_id{1}, {.priority = 50});
+  policy.note(block_id{0}, {.priority = 90});
+  CHECK(policy.victim(take, timestamp{100}) == block_id{1});
+  CHECK(policy.victim(take, timestamp{100}) == block_id{0});
+}
+
+TEST_CASE("a victim that is given back keeps its priority", "[eviction]") {
+  auto policy = priority{3};
+  policy.insert(block_id{0}, {.priority = 40});
+  policy.insert(block_id{1}, {.priority = 20});
+  REQUIRE(policy.victim(take, {}) == block_id{1});
+  REQUIRE(policy.victim(take, {}) == block_id{0});
+  policy.insert(block_id{0}, {.as_before = true});
+  policy.insert(block_id{1}, {.as_before = true});
+  CHECK(policy.victim(take, {}) == block_id{1});
+}
+
+TEST_CASE("an expectation that no request has released anew tells of no return", "[eviction]") {
+  auto policy = priority{5};
+  const auto now = let_return(policy, 100);
+  policy.insert(block_id{0}, {.released_at = timestamp{now}});
+  policy.insert(block_id{1}, {.expected_return = 1000, .released_at = timestamp{now}});
+  policy.insert(block_id{2}, {.expected_return = 9000, .released_at = timestamp{now}});
+  policy.remove(block_id{1});
+  policy.remove(block_id{2});
+  policy.insert(block_id{1}, {.as_before = true, .released_at = timestamp{now + 2000}});  // was due before
+  policy.insert(block_id{2}, {.as_before = true, .released_at = timestamp{now + 2000}});
+  CHECK(policy.victim(take, timestamp{now + 2000}) == block_id{2});
+  CHECK(policy.victim(take, timestamp{now + 2000}) == block_id{0});
+  CHECK(policy.victim(take, timestamp{now + 2000}) == block_id{1});
+}
+
 TEST_CASE("the block that is expected back last goes first, once expectations have come true", "[eviction]") {
   auto policy = priority{5};
   const auto now = let_return(policy, 100);

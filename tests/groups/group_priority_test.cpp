@@ -65,7 +65,7 @@ std::int64_t serve(listening_cache& cache, const std::vector<token>& text, const
   return made.num_cached_tokens;
 }
 
-[[maybe_unused]] void evict_others(listening_cache& cache) {
+void evict_others(listening_cache& cache) {
   for (auto i = token{1}; i <= 20; ++i) {
     serve(cache, text_from(1000 * i, 21), {.priority = 50});
   }
@@ -73,6 +73,20 @@ std::int64_t serve(listening_cache& cache, const std::vector<token>& text, const
 }
 
 }  // namespace
+
+TEST_CASE("a pin that has ended leaves the blocks of every group their priority", "[group_cache][pins]") {
+  const auto& second = GENERATE(window, state);
+  CAPTURE(second.kind);
+  auto cache = listening_cache{config_of(second, 40)};
+  const auto valued = text_from(0, 21);
+  serve(cache, valued, {.priority = 90});
+  const auto length = cache.find_prefix(valued);
+  REQUIRE(length > 0);
+  cache.unpin(cache.pin(valued).value().id).value();
+  evict_others(cache);
+  CHECK(cache.find_prefix(valued) == length);
+  CHECK(cache.check_invariants().empty());
+}
 
 TEST_CASE("groups tell a policy when a block was released", "[group_cache]") {
   auto cache = listening_cache{config_of(state, 40)};

@@ -300,7 +300,8 @@ class basic_kv_cache {
     return detail::pin(state_, run, salt);
   }
 
-  /// Ends a pin: its prefix may be evicted again. Linear in its blocks. Errors: `unknown_pin`; under `lock_free`,
+  /// Ends a pin: its prefix may be evicted again, and counts as just released, with the priority, the retention and the
+  /// expected return that the last sequence gave it. Linear in its blocks. Errors: `unknown_pin`; under `lock_free`,
   /// `sequence_busy` while another thread ends it.
   [[nodiscard]] result<void> unpin(pin_id id) noexcept {
     const auto guard = exclusive_guard{mutex_};

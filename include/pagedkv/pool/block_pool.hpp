@@ -274,8 +274,11 @@ class block_pool {
       free_.push(block);
     } else if (after.count() == 0) {
       enter_order(block, after, how);
-    } else if (after.step() != 0) {
-      watch(block, after.step());
+    } else {
+      victims_.note(block, how);
+      if (after.step() != 0) {
+        watch(block, after.step());
+      }
     }
     return false;
   }
@@ -630,7 +633,7 @@ class block_pool {
         if (withdraw(block)) {
           chains.withdraw(block);
         }
-        if (release(block, block_release{}, 0)) {
+        if (release(block, block_release{.as_before = true}, 0)) {
           free_withdrawn(block, chains);
         }
         return;

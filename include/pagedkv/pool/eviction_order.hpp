@@ -30,6 +30,11 @@ class direct_order {
   void insert(block_id block, const block_release& how, Unreferenced&&) noexcept {
     policy_.insert(block, how);
   }
+  void note(block_id block, const block_release& how) noexcept
+    requires detail::has_note<Eviction>
+  {
+    policy_.note(block, how);
+  }
   void remove(block_id block) noexcept { policy_.remove(block); }
   /// The policy's own, if it has any: see `eviction_policy`.
   [[nodiscard]] auto removals() noexcept
@@ -112,6 +117,13 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> {
       tracked_[to_index(block)] = true;
       listed_[to_index(block)] = true;
     }
+  }
+
+  void note(block_id block, const block_release& how) noexcept
+    requires detail::has_note<Eviction>
+  {
+    const auto guard = exclusive_guard{mutex_};
+    policy_.note(block, how);
   }
 
   void remove(block_id block) noexcept {

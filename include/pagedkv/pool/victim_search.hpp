@@ -137,6 +137,14 @@ class victim_search {
     list(block, how, all);
     twins_.release(block);
   }
+  /// A block lost a reference, and is still in use.
+  void note([[maybe_unused]] block_id block, [[maybe_unused]] const block_release& how) noexcept {
+    if constexpr (requires { order_.note(block, how); }) {
+      if (!how.as_before) {
+        order_.note(block, how);
+      }
+    }
+  }
   /// Blocks that may be listed have references again: calls `body(remove)`, which calls `remove(id)` on each.
   template <class Body>
   void remove_each(Body&& body) noexcept {
@@ -213,7 +221,7 @@ class victim_search {
     chains.attach(block);
     all.tally.add_evictable();
     all.words.set(block, all.words[block].with_claimed(false));
-    list(block, block_release{}, all);
+    list(block, block_release{.as_before = true}, all);
   }
 
   [[nodiscard]] contention_counts contention() const noexcept { return detail::contention_in(order_); }

@@ -407,7 +407,7 @@ template <layered State>
 void undo_fork(State& state, group_sequence& to) noexcept {
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     for (const auto block : to.tables[g].all()) {
-      state.pool.release(block, block_release{}, 0);
+      state.pool.release(block, release_as_before(state.time()), 0);
     }
     to.tables[g].clear();
   }

@@ -459,7 +459,7 @@ class group_state : public group_shapes {
       const auto block = useless_.back();
       useless_.pop_back();
       watched.is_launched = is_launched(block);
-      if (pool.withdraw(block) && pool.release(block, block_release{}, fence)) {
+      if (pool.withdraw(block) && pool.release(block, detail::release_as_before(time()), fence)) {
         pool.free_withdrawn(block, watched);
       }
       freed(block);

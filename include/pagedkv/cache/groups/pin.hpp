@@ -81,7 +81,7 @@ template <layered State>
 [[nodiscard]] result<void> unpin(State& state, std::uint64_t id) noexcept {
   return end_record(state.pins, id, [&](group_pin& pinned) {
     const auto guard = state.guard_nodes();
-    const auto how_at = [](std::size_t, std::size_t) { return block_release{}; };
+    const auto how_at = [how = release_as_before(state.time())](std::size_t, std::size_t) { return how; };
     state.release_all(pinned.tables, how_at, state.pool.fence_of(step_set{}));
     state.let_go(pinned.tail);
   });

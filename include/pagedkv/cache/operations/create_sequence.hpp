@@ -166,7 +166,7 @@ template <class State>
   for (std::size_t i = 0; i < held.size(); ++i) {
     if (!state.pool.reference(held[i])) {
       for (; i > 0; --i) {
-        state.pool.release(held[i - 1], block_release{}, 0);
+        state.pool.release(held[i - 1], release_as_before(state.time()), 0);
       }
       return error{error_code::limit_reached, "reference count", block_state::max_count + 1, block_state::max_count};
     }

@@ -53,7 +53,7 @@ template <class State>
 void end_leases(State& state, const block_table& blocks, std::size_t count) noexcept {
   for (auto i = count; i > 0; --i) {
     if constexpr (references_at_once<State>) {
-      release_block(state, blocks[i - 1], i - 1, block_release{}, 0);
+      release_block(state, blocks[i - 1], i - 1, release_as_before(state.time()), 0);
     } else {
       state.pool.end_lease(blocks[i - 1]);
     }

@@ -44,7 +44,7 @@ template <class State>
 template <class State>
 [[nodiscard]] result<void> unpin(State& state, std::uint64_t id) noexcept {
   return end_record(state.pins, id, [&](pinned_prefix& p) {
-    release_blocks(state, p.blocks, 0, p.blocks.size(), block_release{}, step_set{});
+    release_blocks(state, p.blocks, 0, p.blocks.size(), release_as_before(state.time()), step_set{});
     p.blocks.clear();
   });
 }

@@ -43,6 +43,11 @@ namespace pagedkv::detail {
   return how;
 }
 
+/// The facts about blocks that no sequence releases: a pin ends, or an operation is undone.
+[[nodiscard]] inline block_release release_as_before(timestamp now) noexcept {
+  return {.as_before = true, .released_at = now};
+}
+
 /// Whether ranges are given, also wrong ones.
 [[nodiscard]] inline bool has_ranges(const sequence_options& options) noexcept {
   auto ends = std::int64_t{0};

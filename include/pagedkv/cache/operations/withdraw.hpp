@@ -102,7 +102,7 @@ class [[nodiscard]] invalidation {
 template <class State>
 [[nodiscard]] std::int64_t withdraw_and_release(State& state, block_id block) noexcept {
   const bool first = withdraw(state, block);
-  release_block(state, block, 0, block_release{}, 0);
+  release_block(state, block, 0, release_as_before(state.time()), 0);
   return first ? 1 : 0;
 }
 

@@ -23,6 +23,7 @@ struct block_release {
   block_id last_cached = no_block;      // the deepest of these, if its sequence holds it
   std::uint8_t priority = 0;            // 0 to 100; higher stays longer
   bool ended = false;                   // the caller said that no request will continue the block
+  bool as_before = false;               // no request releases it: facts of requests are those told of it before
   std::int64_t expected_return = 0;     // nanoseconds until one will, as the caller said; 0 if it did not
   timestamp retain_until{};             // priority holds until then; 0 for ever
   timestamp released_at{};              // as the caller tells the time
@@ -51,6 +52,10 @@ namespace detail {
 template <class P>
 concept has_insert = requires(P policy, block_id block, const block_release& release) {
   { policy.insert(block, release) } noexcept;
+};
+template <class P>
+concept has_note = requires(P policy, block_id block, const block_release& release) {
+  { policy.note(block, release) } noexcept;
 };
 template <class P>
 concept has_remove = requires(P policy, block_id block) {
@@ -106,8 +111,10 @@ concept has_concurrent = requires {
 /// |---------------------|------------------------------------------------------------------------------------------|
 /// | `P::evicts`         | false: gives no block up, and evictable blocks are not counted as available              |
 /// | `P::twins_first`    | false: of two blocks with equal contents, none goes out of turn                          |
-/// | `P::uses_priority`  | true: heeds `priority` and `retain_until`                                                |
+/// | `P::uses_priority`  | true: heeds `priority`, `retain_until` and, for these, `as_before`                       |
 /// | `P::orders_by_age`  | true: `contiguous_runs` may take blocks of similar age out of turn                       |
+/// | `p.note(id, release)` | a block, tracked or not, lost a reference and is still in use: if a pin is what holds it,    |
+/// |                     | `insert` comes with `as_before`                                                          |
 /// | `P::for_one_thread` | of a concurrent policy: one that orders alike, for caches with one thread                |
 /// | `p.next_victims()`  | the two blocks that `victim` would offer next: the pool fetches what evicting them reads |
 /// | `p.removals()`      | where blocks that are hit together leave: its `remove(id)` is `p.remove(id)`, at the     |

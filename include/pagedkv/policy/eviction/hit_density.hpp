@@ -129,8 +129,9 @@ class hit_density {
         fade_interval_(std::max<std::uint64_t>(min_fade_interval, 4 * static_cast<std::uint64_t>(num_blocks))) {}
 
   void insert(block_id block, const block_release& release) noexcept {
-    const auto num_hits = hits_so_far(block, release);
-    const auto block_class = reuse_class::of(num_hits, pace_of(release), release);
+    const auto stays = release.as_before && lists_.tracked(block);
+    const auto num_hits = stays ? stay_of(block).num_hits() : hits_so_far(block, release);
+    const auto block_class = stays ? lists_.list_of(block) : reuse_class::of(num_hits, pace_of(release), release);
     const auto now = log_.now();
     hits_.note(release.hash, num_hits);
     const auto followed = log_.add(release.hash, block_class);

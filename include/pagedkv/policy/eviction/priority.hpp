@@ -186,24 +186,36 @@ class priority {
         times_(static_cast<std::size_t>(num_blocks)) {}
 
   void insert(block_id block, const block_release& release) noexcept {
-    lists_.beside(block) = release.released_at;
     now_ = std::max(now_, release.released_at);
-    const auto added = release.depth >= release.num_cached_blocks;
-    ends_.note(release.hash, added, release.ended);
-    const auto level = release.ended && ends_.are_true() ? ended : level_of(release.priority);
     auto given = given_times{};
-    if (level > level_of(0)) {
-      given.retained_until = release.retain_until;
-    }
-    if (!release.ended && release.expected_return > 0) {
-      given.due = later(release.released_at, release.expected_return);
-      given.tells = added;
+    auto level = index{};
+    if (release.as_before) {
+      lists_.beside(block) = std::max(lists_.beside(block), release.released_at);
+      level = level_noted(block);
+      given = times_noted(block);
+      given.due = given.due > lists_.beside(block) ? given.due : timestamp{};
+      given.tells = false;  // the return that it would tell of may have come
+    } else {
+      lists_.beside(block) = release.released_at;
+      ends_.note(release.hash, is_added(release), release.ended);
+      level = level_in(release);
+      given = times_in(release, level);
     }
     put(block, release.parent, level, given);
   }
 
+  void note(block_id block, const block_release& release) noexcept {
+    if (lists_.tracked(block) && !lists_.in_use(block)) {  // another thread has released it meanwhile
+      forget(block);
+      return insert(block, release);
+    }
+    lists_.beside(block) = release.released_at;
+    const auto level = level_in(release);
+    write_note(block, level, times_in(release, level));
+  }
+
   void remove(block_id block) noexcept {
-    if (const auto& given = times_[to_index(block)]; lists_.note(block) == timed && given.due != timestamp{}) {
+    if (const auto& given = times_[to_index(block)]; is_timed(block) && given.due != timestamp{}) {
       const auto half = half_of_pause(block);
       judge(given, nanoseconds(now_) >= nanoseconds(given.due) - half && now_ <= later(given.due, half));
     }
@@ -261,8 +273,8 @@ class priority {
     bool tells = false;  // whether the return of the block is that of the session
   };
 
-  // The note of an evictable block to which `times_` applies. Most have none, and a hit of one reads neither its times
-  // nor its places in the heaps.
+  // The lowest bit of the note of a block to which `times_` applies; the others are its level, also while it is in use.
+  // Most have no times, and a hit of one reads neither them nor its places in the heaps.
   static constexpr auto timed = std::uint16_t{1};
 
   // Level 0 is that of ended sessions; each other has a list of blocks in the order of release, and one of those that
@@ -293,6 +305,37 @@ class priority {
     return static_cast<timestamp>(std::int64_t{level} << 54 | (latest - (nanoseconds(due) >> 10)));
   }
 
+  [[nodiscard]] bool is_timed(block_id block) const noexcept { return (lists_.note(block) & timed) != 0; }
+  [[nodiscard]] index level_noted(block_id block) const noexcept { return static_cast<index>(lists_.note(block) >> 1); }
+  [[nodiscard]] given_times times_noted(block_id block) const noexcept {
+    return is_timed(block) ? times_[to_index(block)] : given_times{};
+  }
+  void write_note(block_id block, index level, const given_times& given) noexcept {
+    const bool has_times = given.due != timestamp{} || given.retained_until != timestamp{};
+    lists_.set_note(block, static_cast<std::uint16_t>(unsigned{level} << 1U | (has_times ? timed : 0U)));
+    if (has_times) {
+      times_[to_index(block)] = given;
+    }
+  }
+
+  [[nodiscard]] static bool is_added(const block_release& release) noexcept {
+    return release.depth >= release.num_cached_blocks;
+  }
+  [[nodiscard]] index level_in(const block_release& release) const noexcept {
+    return release.ended && ends_.are_true() ? ended : level_of(release.priority);
+  }
+  [[nodiscard]] static given_times times_in(const block_release& release, index level) noexcept {
+    auto given = given_times{};
+    if (level > level_of(0)) {
+      given.retained_until = release.retain_until;
+    }
+    if (!release.ended && release.expected_return > 0) {
+      given.due = later(release.released_at, release.expected_return);
+      given.tells = is_added(release);
+    }
+    return given;
+  }
+
   [[nodiscard]] bool is_expected(block_id block) const noexcept { return lists_.list_of(block) % 2 != 0; }
 
   void put(block_id block, block_id parent, index level, const given_times& given) noexcept {
@@ -302,18 +345,16 @@ class priority {
       farthest_.set(block, rank_of(level, given.due));
     }
     occupied_[level / 64] |= std::uint64_t{1} << level % 64;
-    set_times(block, given);
+    set_times(block, level, given);
   }
 
   /// Sets a deadline at the earlier of the end of a block's priority and the time when its session is no longer
   /// expected, if any.
-  void set_times(block_id block, const given_times& given) noexcept {
-    lists_.set_note(block, 0);
-    if (given.due == timestamp{} && given.retained_until == timestamp{}) {
+  void set_times(block_id block, index level, const given_times& given) noexcept {
+    write_note(block, level, given);
+    if (!is_timed(block)) {
       return;
     }
-    lists_.set_note(block, timed);
-    times_[to_index(block)] = given;
     auto first = given.retained_until;
     if (given.due != timestamp{}) {
       const auto given_up = later(given.due, half_of_pause(block));
@@ -332,18 +373,20 @@ class priority {
       const auto block = deadlines_.earliest();
       deadlines_.erase(block);
       auto given = times_[to_index(block)];
+      auto level = level_noted(block);
       if (given.retained_until != timestamp{} && given.retained_until <= now_) {
         lists_.beside(block) = given.retained_until;
         given = given_times{};
-        put_last(block, level_of(0));
+        level = level_of(0);
+        put_last(block, level);
       } else {
         judge(given, false);
         lists_.beside(block) = std::exchange(given.due, timestamp{});
         if (is_expected(block)) {
-          put_last(block, static_cast<index>(lists_.list_of(block) / 2));
+          put_last(block, level);
         }
       }
-      set_times(block, given);
+      set_times(block, level, given);
     }
   }
 
@@ -366,7 +409,7 @@ class priority {
   }
 
   void forget(block_id block) noexcept {
-    if (lists_.note(block) == timed) {
+    if (is_timed(block)) {
       deadlines_.erase(block);
       farthest_.erase(block);
     }
