@@ -88,6 +88,20 @@ TEST_CASE("a pin that has ended leaves the blocks of every group their priority"
   CHECK(cache.check_invariants().empty());
 }
 
+TEST_CASE("a hit leaves what it copies the priority of the sequence that hits", "[group_cache]") {
+  const auto& second = GENERATE(window, state);
+  const auto given = GENERATE(90, 20);
+  CAPTURE(second.kind, given);
+  auto cache = listening_cache{config_of(second, 40)};
+  const auto valued = text_from(0, 21);
+  serve(cache, valued, {.priority = static_cast<std::uint8_t>(110 - given)});
+  const auto length = cache.find_prefix(valued);
+  CHECK(serve(cache, valued, {.priority = static_cast<std::uint8_t>(given), .publish = false}) == length);
+  evict_others(cache);
+  CHECK(cache.find_prefix(valued) == (given == 90 ? length : 0));
+  CHECK(cache.check_invariants().empty());
+}
+
 TEST_CASE("groups tell a policy when a block was released", "[group_cache]") {
   auto cache = listening_cache{config_of(state, 40)};
   cache.advance_time(timestamp{70});

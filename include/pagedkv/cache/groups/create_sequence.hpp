@@ -36,8 +36,10 @@ class admission_plan {
 
   /// Blocks that a hit shares, and those that it copies.
   [[nodiscard]] std::vector<block_id> used() const {
-    auto all = shared_;
-    all.insert(all.end(), sources_.begin(), sources_.end());
+    auto all = std::vector<block_id>{};
+    all.reserve(shared_.size() + sources_.size());
+    all.assign(shared_.begin(), shared_.end());
+    std::ranges::transform(sources_, std::back_inserter(all), &source::block);
     return all;
   }
   [[nodiscard]] std::vector<block_id> take_shared() noexcept { return std::move(shared_); }
@@ -56,10 +58,12 @@ class admission_plan {
   }
 
   /// Takes references and blocks, and copies what a hit does not share, by `copy(pairs)`. Requires that enough blocks
-  /// are available. When the copy fails, everything is given back.
-  [[nodiscard]] result<void> carry_out(block_copier copy) noexcept {
-    reference(shared_);
-    reference(sources_);
+  /// are available. When the copy fails, everything is given back. `how_at(g, place)`: the facts of the sequence, as of
+  /// which it releases what it copied.
+  template <class HowAt>
+  [[nodiscard]] result<void> carry_out(block_copier copy, HowAt&& how_at) noexcept {
+    std::ranges::for_each(shared_, [&](block_id block) { reference(block); });
+    std::ranges::for_each(sources_, [&](const source& from) { reference(from.block); });
     for (std::size_t g = 0; g < state_.num_groups(); ++g) {
       state_.allocate(fresh_of(g));
     }
@@ -68,17 +72,34 @@ class admission_plan {
       name_targets();
       copied = copy(pairs_);
     }
-    release(sources_);
+    const auto undone = release_as_before(state_.time());
+    for (auto i = sources_.size(); i > 0; --i) {
+      const auto& [block, g, place, parent] = sources_[i - 1];
+      auto how = copied ? how_at(g, place) : undone;
+      how.depth = static_cast<std::uint32_t>(place);
+      how.parent = parent;
+      state_.release(block, how, 0);
+    }
     if (!copied) {
       for (std::size_t g = 0; g < state_.num_groups(); ++g) {
         state_.pool.discard(fresh_of(g));
       }
-      release(shared_);
+      for (auto i = shared_.size(); i > 0; --i) {
+        state_.release(shared_[i - 1], undone, 0);
+      }
     }
     return copied;
   }
 
  private:
+  /// A block that is copied, and its place in the table of its group. `parent`: the block that it continues, if shared.
+  struct source {
+    block_id block;
+    std::size_t g;
+    std::size_t place;
+    block_id parent;
+  };
+
   void plan_tokens(std::size_t g) {
     auto& table = tables_[g];
     const auto cached = static_cast<std::int64_t>(found_.num_nodes) * state_.granularity();
@@ -97,8 +118,8 @@ class admission_plan {
       share(table.end());
     }
     if (cached % state_.block_size(g) != 0) {
-      sources_.push_back(block_at(state_, found_.path, found_.num_nodes, g, whole));
-      pairs_.push_back({static_cast<std::int32_t>(sources_.back()), static_cast<std::int32_t>(g)});
+      add_source(block_at(state_, found_.path, found_.num_nodes, g, whole), g, whole,
+                 whole != 0 ? table[whole - 1] : no_block);
     }
     grow(g, end - table.end());
   }
@@ -109,12 +130,16 @@ class admission_plan {
     tables_[g].reserve(size);
     if (found_.num_nodes != 0) {
       auto block = state_.nodes.attached(found_.path[found_.num_nodes - 1], g);
-      for (; block != no_block; block = state_.nodes.next_of_state(block)) {
-        sources_.push_back(block);
-        pairs_.push_back({static_cast<std::int32_t>(block), static_cast<std::int32_t>(g)});
+      for (auto place = std::size_t{0}; block != no_block; block = state_.nodes.next_of_state(block)) {
+        add_source(block, g, place++, no_block);
       }
     }
     grow(g, size);
+  }
+
+  void add_source(block_id block, std::size_t g, std::size_t place, block_id parent) {
+    sources_.push_back({block, g, place, parent});
+    pairs_.push_back({static_cast<std::int32_t>(block), static_cast<std::int32_t>(g)});
   }
 
   void grow(std::size_t g, std::size_t count) noexcept {
@@ -133,16 +158,9 @@ class admission_plan {
     }
   }
 
-  void reference(std::span<const block_id> blocks) noexcept {
-    for (const auto block : blocks) {
-      [[maybe_unused]] const auto referenced = state_.pool.reference_published(block);
-      assert(referenced);
-    }
-  }
-  void release(std::span<const block_id> blocks) noexcept {
-    for (auto i = blocks.size(); i > 0; --i) {
-      state_.release(blocks[i - 1], block_release{}, 0);
-    }
+  void reference(block_id block) noexcept {
+    [[maybe_unused]] const auto referenced = state_.pool.reference_published(block);
+    assert(referenced);
   }
 
   State& state_;
@@ -151,7 +169,7 @@ class admission_plan {
   std::int64_t num_tokens_;
   std::int64_t num_expected_;
   std::vector<block_id> shared_;
-  std::vector<block_id> sources_;
+  std::vector<source> sources_;
   std::vector<block_pair> pairs_;
   std::array<std::size_t, group_list::max_size> fresh_{};
   std::int64_t num_fresh_ = 0;
@@ -218,8 +236,8 @@ template <layered State>
          s.pending.try_reserve(0, static_cast<std::size_t>(num_tokens + state.granularity()));
 }
 
-/// Makes an empty sequence one of this prompt with a hit, and holds its last node. Errors: those of `check_room`, with
-/// the blocks that the hit shares in `shared`; those of `copy`.
+/// Makes an empty sequence, whose options are known, one of this prompt with a hit, and holds its last node. Errors:
+/// those of `check_room`, with the blocks that the hit shares in `shared`; those of `copy`.
 template <layered State>
 [[nodiscard]] result<void> admit(State& state, group_sequence& s, std::span<const token> tokens, const hit& found,
                                  const sequence_options& options, block_copier copy,
@@ -228,13 +246,16 @@ template <layered State>
   const auto chunks = prompt_plan{num_prompt, state.granularity(), options.max_cached_tokens, options.first_chunk};
   const auto length = chunks.length(found.num_nodes);
   const auto cached = static_cast<std::int64_t>(found.num_nodes) * state.granularity();
+  s.num_tokens = length;
+  s.num_computed_tokens = s.num_cached_tokens = cached;
+  s.num_nodes = found.num_nodes;
   const auto attempt = [&]() -> result<void> {
     auto plan = admission_plan{state, s.tables, found, length, state.tokens_expected(options)};
     if (auto checked = plan.check_room(); !checked) {
       shared = plan.take_shared();
       return checked;
     }
-    return plan.carry_out(copy);
+    return plan.carry_out(copy, state.releases_of(s));
   };
   const auto tail =
       found.num_nodes == 0 ? state.nodes.root(options.salt) : state.nodes.link(found.path[found.num_nodes - 1]);
@@ -244,11 +265,9 @@ template <layered State>
   if (!admitted) {
     state.let_go(tail);
     std::ranges::for_each(s.tables, [](group_table& table) { table.clear(); });
+    s.num_tokens = 0;
     return admitted;
   }
-  s.num_tokens = length;
-  s.num_computed_tokens = s.num_cached_tokens = cached;
-  s.num_nodes = found.num_nodes;
   s.tail = tail;
   const auto rest = tokens.subspan(static_cast<std::size_t>(cached), static_cast<std::size_t>(length - cached));
   copy_run(rest, s.pending.from(0));
@@ -299,6 +318,9 @@ template <layered State>
       !reserve_entries(s.hashes, prompt.hashes.size())) {
     return error{error_code::out_of_memory, "number of tokens", num_prompt};
   }
+  s.num_prompt_tokens = std::min(num_prompt, options.num_prompt_tokens);
+  s.options = options;
+  s.has_ranges = has_ranges(options);
   const auto guard = state.guard_nodes();
   auto found = longest_hit_of_prompt(state, prompt, options.salt, options.max_cached_tokens);
   if (!found) {
@@ -332,17 +354,14 @@ template <layered State>
   }
   add_keys(s, prompt.keys);
   note_hashes(state, s, prompt.hashes);
-  s.num_prompt_tokens = std::min(num_prompt, options.num_prompt_tokens);
   const auto known = static_cast<std::int64_t>(found->num_without_states) * state.granularity();
   s.branch = options.saving.at_branches && known > s.num_cached_tokens ? known : 0;
   s.steps = {};
   s.first_step = state.pool.newest_open_step();
   s.unlaunched_step = {};
   s.is_withdrawn = false;
-  s.has_ranges = has_ranges(options);
   s.reuses_slots = false;
   s.num_reserved = 0;
-  s.options = options;
   s.created = s.last_access = state.time();
   s.num_elsewhere = 0;
   s.has_copies = false;
