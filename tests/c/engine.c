@@ -1155,6 +1155,8 @@ static void test_tracked_batch(pagedkv_tracker* tracker, const pagedkv_submissio
   WRONG(pagedkv_tracker_append_batch(tracker, requests, NULL, 2, &buffers, stream, &outcome));
   WRONG(pagedkv_tracker_append_batch(tracker, requests, entries, 2, NULL, stream, &outcome));
   WRONG(pagedkv_tracker_append_batch(tracker, requests, entries, 2, &buffers, stream, NULL));
+  const pagedkv_batch_entry of_others[] = {entries[1], entries[1]};
+  WRONG(pagedkv_tracker_append_batch(tracker, requests, of_others, 2, &buffers, stream, &outcome));
   OK(pagedkv_tracker_append_batch(tracker, requests, entries, 2, &buffers, stream, &outcome));
   CHECK(outcome.num_slots == 2 && outcome.num_groups >= 1 && outcome.num_failures == 1);
   CHECK(failures[0].entry == 0 && failures[0].code == PAGEDKV_PREEMPTED);

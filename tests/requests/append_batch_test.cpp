@@ -5,6 +5,7 @@
 
 #include <catch2/catch_get_random_seed.hpp>
 #include <catch2/catch_template_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
 
 #include <algorithm>
 #include <array>
@@ -259,6 +260,44 @@ TEST_CASE("each entry names a request", "[requests]") {
   CHECK(refused.error().message() ==
         "invalid argument: number of requests of a batch, which is not that of the entries, is 0, limit 1");
   CHECK(pool.cache.describe(pool.sequence(pool.low))->num_tokens == 2 * block_size);
+}
+
+TEST_CASE("an entry of a sequence that its request does not have refuses the batch", "[requests]") {
+  auto pool = full_pool<kv_cache<>>{};
+  const auto swapped =
+      std::array{batch_entry{pool.sequence(pool.low), next_token}, batch_entry{pool.sequence(pool.middle), next_token}};
+  const auto twice = std::array{batch_entry{pool.sequence(pool.middle), next_token},
+                                batch_entry{pool.sequence(pool.middle), next_token}};
+  const auto requests = std::array{pool.middle, pool.low};
+  const auto unchanged = [&] {
+    return pool.cache.describe(pool.sequence(pool.low))->num_tokens == 2 * block_size &&
+           pool.cache.describe(pool.sequence(pool.middle))->num_tokens == 2 * block_size;
+  };
+  auto slots = std::array<slot, 2>{};
+  auto failures = std::array<batch_failure, 2>{};
+  const auto buffers = batch_buffers{.slots = slots, .failures = failures};
+  REQUIRE(pool.tracker.finish(pool.other));  // room for both
+  const auto refused = pool.tracker.append_batch(requests, swapped, buffers);
+  REQUIRE(code_of(refused) == error_code::invalid_argument);
+  CHECK(refused.error().value == static_cast<std::int64_t>(pool.sequence(pool.low)));
+  CHECK(refused.error().limit == static_cast<std::int64_t>(pool.sequence(pool.middle)));
+  CHECK_THAT(refused.error().message(), Catch::Matchers::StartsWith("invalid argument: id of a sequence in an entry "
+                                                                    "whose request does not have it, is "));
+  CHECK(code_of(pool.tracker.append_batch(requests, twice, buffers)) == error_code::invalid_argument);
+  CHECK(unchanged());
+  const auto low = pool.sequence(pool.low);
+  REQUIRE(pool.tracker.preempt(pool.low));
+  const auto stale = std::array{swapped[1], batch_entry{low, next_token}};
+  CHECK(code_of(pool.tracker.append_batch(requests, twice, buffers)) == error_code::invalid_argument);
+  CHECK(code_of(pool.tracker.append_batch(std::array{pool.middle, request_id{12345}}, twice, buffers)) ==
+        error_code::invalid_argument);
+  CHECK(pool.cache.describe(pool.sequence(pool.middle))->num_tokens == 2 * block_size);
+  const auto done = pool.tracker.append_batch(requests, stale, buffers);  // one that gave way fails alone
+  REQUIRE(done);
+  REQUIRE(done->num_failures == 1);
+  CHECK(failures[0].entry == 1);
+  CHECK(failures[0].reason.code == error_code::preempted);
+  pool.check_invariants();
 }
 
 /// Entries that did not fail have the slots of their last tokens; those that failed have none, and those whose request

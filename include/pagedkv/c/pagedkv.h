@@ -863,10 +863,11 @@ int pagedkv_tracker_resume(pagedkv_tracker* tracker, pagedkv_request request, co
                            pagedkv_stream* stream, pagedkv_submission* submission);
 int pagedkv_tracker_append(pagedkv_tracker* tracker, pagedkv_request request, const pagedkv_run* run,
                            pagedkv_stream* stream);
-/* pagedkv_append_batch for running requests: entries[i] names the sequence of requests[i]. Entries for which blocks are
- * missing are repeated with preemption, the highest rank first, unless their request has others; those of requests that
- * gave way count as failed, with PAGEDKV_PREEMPTED. New blocks of repeated entries come last; ignore those of failed
- * entries. */
+/* pagedkv_append_batch for running requests: entries[i] is of the sequence of requests[i]; PAGEDKV_INVALID_ARGUMENT, and
+ * nothing is changed, where it is not, unless that request has ended or gave way and no other has the sequence. Entries
+ * for which blocks are missing are repeated with preemption, the highest rank first, unless their request has others;
+ * those of requests that gave way count as failed, with PAGEDKV_PREEMPTED. New blocks of repeated entries come last;
+ * ignore those of failed entries. */
 int pagedkv_tracker_append_batch(pagedkv_tracker* tracker, const pagedkv_request* requests,
                                  const pagedkv_batch_entry* entries, size_t num_entries,
                                  const pagedkv_batch_buffers* buffers, pagedkv_stream* stream,

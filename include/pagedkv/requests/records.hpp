@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -123,6 +124,25 @@ class request_records {
       return there.error();
     }
     return sequence;
+  }
+
+  /// Whether each entry of a batch is of the sequence of its request. A request that does not run has none: then, no
+  /// running one may have the sequence. Linear in the entries, and in the records for each request that does not run.
+  /// Errors: `invalid_argument`.
+  template <class Entry>
+  [[nodiscard]] result<void> check_owners(std::span<const request_id> requests,
+                                          std::span<const Entry> entries) const noexcept {
+    const auto guard = exclusive_guard{mutex_};
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const auto* request = find(requests[i]);
+      const bool runs = request != nullptr && request->state == request_state::running;
+      if (runs ? request->sequence != entries[i].id : is_held(entries[i].id)) [[unlikely]] {
+        return error{error_code::invalid_argument, "id of a sequence in an entry whose request does not have it,",
+                     static_cast<std::int64_t>(entries[i].id),
+                     runs ? static_cast<std::int64_t>(request->sequence) : error::no_limit};
+      }
+    }
+    return {};
   }
 
   /// A copy of the record if the request is in this state. Errors: see `error_of`.
@@ -269,6 +289,13 @@ class request_records {
       case request_state::preempted: return {error_code::preempted, "id of a request to resume first", value};
       default: return {error_code::already_ended, "request id", value};
     }
+  }
+
+  [[nodiscard]] bool is_held(sequence_id sequence) const noexcept {
+    auto found = false;
+    for_each_in(request_state::running,
+                [&](request_id, const request_info& request) { found |= request.sequence == sequence; });
+    return found;
   }
 
   [[nodiscard]] request_id open_reserved(cell& reserved) noexcept {

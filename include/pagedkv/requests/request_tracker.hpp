@@ -194,12 +194,13 @@ class request_tracker {
     return {repeated, std::move(preempted)};
   }
 
-  /// The cache's `append_batch` for running requests: `entries[i]` names the sequence of `requests[i]`. Entries for
+  /// The cache's `append_batch` for running requests: `entries[i]` is of the sequence of `requests[i]`. Entries for
   /// which blocks are missing are repeated with preemption, the highest rank first. Not so where a request has several
   /// entries. The entries of requests that gave way count as failed, with `preempted` as the reason. New blocks of
   /// repeated entries come last; ignore those of failed entries. Linear in the entries, as the cache's; each entry that
   /// is repeated costs O(entries), and as `submit` with preemption. Errors of the call, which then changes nothing:
-  /// those of the cache; `invalid_argument` unless there are as many requests as entries.
+  /// those of the cache; `invalid_argument` unless there are as many requests as entries, and where an entry is of a
+  /// sequence that its request does not have, unless that has ended or gave way and no other has the sequence.
   [[nodiscard]] tracker_result<batch_outcome> append_batch(std::span<const request_id> requests,
                                                            std::span<const batch_entry> entries,
                                                            const batch_buffers& out, stream_type stream = {}) noexcept
@@ -208,6 +209,9 @@ class request_tracker {
     if (requests.size() != entries.size()) {
       return error{error_code::invalid_argument, "number of requests of a batch, which is not that of the entries,",
                    static_cast<std::int64_t>(requests.size()), static_cast<std::int64_t>(entries.size())};
+    }
+    if (const auto owned = records_.check_owners(requests, entries); !owned) [[unlikely]] {
+      return owned.error();
     }
     auto done = cache_.append_batch(entries, out, stream);
     if (!done || done->num_failures == 0) [[likely]] {
