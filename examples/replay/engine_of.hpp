@@ -19,8 +19,8 @@ class engine_of : public engine {
   explicit engine_of(Arguments&&... of_cache) : cache_(std::forward<Arguments>(of_cache)...), tracker_(cache_) {}
 
   void advance_time(timestamp now) override { cache_.advance_time(now); }
-  result<submission> submit(std::span<const token> tokens) override { return tracker_.submit(tokens); }
-  result<void> append(request_id id, token next) override { return tracker_.append(id, next); }
+  result<submission> submit(std::span<const token> tokens) override { return tracker_.submit(tokens).outcome(); }
+  result<void> append(request_id id, token next) override { return tracker_.append(id, next).outcome(); }
   result<void> finish(request_id id, std::uint32_t num_answer_tokens) override {
     support::stated_answer = num_answer_tokens;
     const auto finished = tracker_.finish(id);

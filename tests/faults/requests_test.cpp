@@ -93,7 +93,7 @@ struct request_world {
     for (const auto id : outcome.preempted()) {
       reported[num_reported++] = id;
     }
-    return error_of(static_cast<const result<Value>&>(outcome));
+    return error_of(outcome.outcome());
   }
 
   [[nodiscard]] std::optional<error> append_batch(std::size_t num_entries) noexcept {

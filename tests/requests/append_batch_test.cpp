@@ -12,6 +12,7 @@
 #include <random>
 #include <set>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -298,6 +299,23 @@ TEST_CASE("an entry of a sequence that its request does not have refuses the bat
   CHECK(failures[0].entry == 1);
   CHECK(failures[0].reason.code == error_code::preempted);
   pool.check_invariants();
+}
+
+TEST_CASE("no conversion loses the requests that gave way", "[requests]") {
+  static_assert(!std::is_convertible_v<tracker_result<submission>, result<submission>>);
+  static_assert(!std::is_convertible_v<const tracker_result<submission>&, const result<submission>&>);
+  static_assert(!std::is_convertible_v<tracker_result<batch_outcome>, result<batch_outcome>>);
+  static_assert(!std::is_constructible_v<result<void>, tracker_result<void>>);
+  auto pool = full_pool<kv_cache<>>{};
+  auto submitted = pool.tracker.submit(pool.fresh_tokens(1), with_priority(80, true));
+  REQUIRE(submitted.has_value());
+  CHECK(submitted.preempted() == std::vector{pool.low});
+  CHECK(submitted.outcome()->id == submitted->id);
+  CHECK((*submitted).sequence == submitted.value().sequence);
+  const auto refused = pool.tracker.append(pool.low, token{1});
+  CHECK(refused.has_error());
+  CHECK(refused.error().code == error_code::preempted);
+  CHECK(refused.outcome().error().code == error_code::preempted);
 }
 
 /// Entries that did not fail have the slots of their last tokens; those that failed have none, and those whose request

@@ -73,7 +73,7 @@ class contest {
         note(done);
         return false;
       case 4: try_fork(id); return false;
-      default: note(tracker.append(id, std::vector<token>(3, 1))); return false;
+      default: note(tracker.append(id, std::vector<token>(3, 1)).outcome()); return false;
     }
     note(done);
     return done.has_value();
@@ -89,7 +89,7 @@ class contest {
       return;
     }
     const auto appended = tracker.append(forked->id, std::vector<token>(2, 1));
-    note(appended);
+    note(appended.outcome());
     num_preempted_ += std::ssize(appended.preempted());
     num_unexpected_ += !tracker.finish(forked->id);  // running or preempted: no other thread knows it
   }

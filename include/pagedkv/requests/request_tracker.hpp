@@ -29,13 +29,25 @@
 namespace pagedkv {
 
 /// Result of an operation that may preempt requests: a value or an error, and with either the requests that it
-/// preempted.
+/// preempted. Read as a `result`, but no `result`: a conversion would lose those requests, and nothing would resume them.
 template <class T>
-class [[nodiscard]] tracker_result : public result<T> {
+class [[nodiscard]] tracker_result : private result<T> {  // hold `submit(...)` and its like as `auto`, or as this type
  public:
+  using typename result<T>::value_type;
   using result<T>::result;
+  using result<T>::has_value;
+  using result<T>::has_error;
+  using result<T>::operator bool;
+  using result<T>::error;
+  using result<T>::value;
+  using result<T>::operator*;
+  using result<T>::operator->;
   tracker_result(result<T> outcome, std::vector<request_id> preempted) noexcept
       : result<T>(std::move(outcome)), preempted_(std::move(preempted)) {}
+
+  /// The value or the error alone, for a caller that lets no request preempt others, or has read `preempted()`.
+  [[nodiscard]] const result<T>& outcome() const& noexcept { return *this; }
+  [[nodiscard]] result<T> outcome() && noexcept { return std::move(*this); }
 
   /// Requests that gave way, in the order of preemption. Takes memory only when there are any.
   [[nodiscard]] const std::vector<request_id>& preempted() const& noexcept { return preempted_; }
@@ -59,11 +71,11 @@ class [[nodiscard]] tracker_result : public result<T> {
 /// blocks until the next step.
 ///
 /// Thread safety: that of the cache. Progress: a mutex guards the records, under every locking policy but those for one
-/// thread. The tracker holds it while it finds and changes a record and, in `adopt`, in `resumable` and in an operation
-/// that preempts for a request, while it reads all records; never while it calls the cache or the preemption policy. So
-/// a thread that is stopped inside the cache stops no other; a thread that is stopped while it holds the mutex stops
-/// all users of this tracker, also under `lock_free`. If the cache returns `sequence_busy` for a release, a later
-/// operation of the tracker repeats it.
+/// thread. The tracker holds it while it finds and changes a record; in `append_batch`, while it reads those of the
+/// entries; and in `adopt`, in `resumable` and in an operation that preempts for a request, while it reads all records;
+/// never while it calls the cache or the preemption policy. So a thread that is stopped inside the cache stops no other;
+/// a thread that is stopped while it holds the mutex stops all users of this tracker, also under `lock_free`. If the
+/// cache returns `sequence_busy` for a release, a later operation of the tracker repeats it.
 ///
 /// `Cache` outlives the tracker. Operations copy bytes, if necessary, on the given stream.
 template <class Cache, class Preemption>
