@@ -1,5 +1,6 @@
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/eviction/clock_sweep.hpp>
+#include <pagedkv/policy/eviction/lru.hpp>
 #include <pagedkv/policy/eviction/priority.hpp>
 #include <pagedkv/policy/free_list/all.hpp>
 #include <pagedkv/policy/locking/sharded_mutex.hpp>
@@ -83,6 +84,20 @@ void evict_some(Engine& e, std::int64_t num) {
   }
   e.release(id);
 }
+
+/// An order that remembers what it was told.
+class listening_lru : public lru {
+ public:
+  static constexpr std::string_view name = "listening_lru";
+  inline static std::vector<block_release> told;
+
+  using lru::lru;
+
+  void insert(block_id block, const block_release& release) noexcept {
+    told.push_back(release);
+    lru::insert(block, release);
+  }
+};
 
 }  // namespace
 
@@ -236,5 +251,42 @@ TEMPLATE_TEST_CASE("with groups, blocks are evicted that no policy offers", "[gr
       REQUIRE(e.cache.check_invariants() == sound);
     }
     CHECK(e.cache.statistics().evictions > 0);
+  }
+}
+
+TEST_CASE("policies hear of blocks of groups what they hear without groups", "[group_cache]") {
+  listening_lru::told.clear();
+  auto e = engine<group_cache<float32, listening_lru>>{config_of({full, window})};
+  const auto size = e.cache.plan().groups[0].block_size;
+  const auto length = 4 * size;
+  e.cache.advance_time(timestamp{1'000});
+  e.serve(counted(2 * size + 1));
+  const auto branch = e.hold(counted(length));
+  listening_lru::told.clear();
+  REQUIRE(e.cache.release(branch, {.branch_complete = true, .expected_return = 7}));
+  REQUIRE(listening_lru::told.size() >= 4);
+  for (auto i = 0; i < 4; ++i) {  // the whole blocks of full attention come first, the deepest one ahead
+    const auto& heard = listening_lru::told[static_cast<std::size_t>(i)];
+    CHECK(heard.depth == static_cast<std::uint32_t>(3 - i));
+    CHECK(heard.released_at == timestamp{1'000});
+    CHECK(heard.expected_return == 7);
+    CHECK(heard.num_cached_blocks == 2);
+    CHECK(heard.last_cached == listening_lru::told[1].parent);
+    CHECK(heard.ended == (heard.depth >= 2));
+  }
+  const auto trunk = e.cache.create_sequence(counted(3 * size, 5'000)).value().id;
+  REQUIRE(e.cache.commit(trunk, 2 * size));
+  REQUIRE(e.cache.truncate(trunk, 2 * size));
+  const auto forked = e.cache.fork(trunk).value();
+  REQUIRE(e.cache.append(forked, counted(size, 6'000)));
+  REQUIRE(e.cache.commit(forked, 3 * size));
+  REQUIRE(e.cache.release(trunk));
+  listening_lru::told.clear();
+  REQUIRE(e.cache.release(forked, {.branch_complete = true}));
+  REQUIRE(listening_lru::told.size() >= 3);
+  for (auto i = 0; i < 3; ++i) {
+    const auto& heard = listening_lru::told[static_cast<std::size_t>(i)];
+    CHECK(heard.depth == static_cast<std::uint32_t>(2 - i));
+    CHECK(heard.ended == (heard.depth == 2));
   }
 }

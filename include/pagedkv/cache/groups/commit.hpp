@@ -267,7 +267,7 @@ void drop_behind_windows(State& state, group_sequence& s, std::int64_t num_token
   const auto fence = state.pool.fence_of(s.steps);
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
     if (state.holds_tokens(g) && !state.is_whole(g)) {
-      const auto how_at = state.releases_of(s);
+      auto how_at = state.releases_of(s);
       s.tables[g].drop_before(state.first_place(g, num_tokens), state.num_sinks(g),
                               [&](block_id block, std::size_t place) {
                                 auto how = how_at(g, place);

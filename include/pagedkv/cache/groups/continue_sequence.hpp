@@ -186,7 +186,7 @@ void take_continuation(State& state, group_sequence& s, const continuation_plan&
     state.release(own, state.releases_of(s)(g, place), fence);
   }
   drop_behind_windows(state, s, length);
-  s.num_computed_tokens = s.num_cached_tokens = length;
+  s.num_computed_tokens = s.num_cached_tokens = s.num_branch_tokens = length;
   s.branch = s.branch > length ? s.branch : 0;
   s.last_access = state.time();
   if (s.options.publish) {

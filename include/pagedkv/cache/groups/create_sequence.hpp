@@ -363,6 +363,7 @@ template <layered State>
   s.reuses_slots = false;
   s.num_reserved = 0;
   s.created = s.last_access = state.time();
+  s.num_branch_tokens = s.num_cached_tokens;
   s.num_elsewhere = 0;
   s.has_copies = false;
   for (std::size_t g = 0; g < state.num_groups(); ++g) {  // of a block that a hit took in part, if its node is lost
@@ -496,6 +497,7 @@ template <layered State>
   to.tail = from.tail;
   state.hold(to.tail);
   to.branch = 0;
+  to.num_branch_tokens = from.num_tokens;
   to.num_elsewhere = from.num_elsewhere;
   to.has_copies = from.has_copies;
   note_unlaunched(state, from);

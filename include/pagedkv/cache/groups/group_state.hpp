@@ -77,6 +77,7 @@ struct group_sequence : sequence_record {
   std::vector<std::uint64_t> hashes;  // that the caller told, of the nodes behind the published ones
   node_link<node_id> tail;            // link that the next node continues
   std::int64_t branch = 0;  // length at which the state is saved: where the prompt left what is cached; 0: nowhere
+  std::int64_t num_branch_tokens = 0;  // at the start: shared with others since creation or fork
   std::int64_t num_elsewhere = 0;  // tokens computed elsewhere: windows have what the one behind them reads
   bool has_copies = false;  // it has blocks of its own at nodes that have others: these may be evicted before its own
   std::vector<block_pair> pairs;  // scratch: blocks to copy
@@ -368,10 +369,23 @@ class group_state : public group_shapes {
     });
   }
 
+  /// The facts about the blocks of a group that a sequence found.
+  void note_cached(block_release& how, const group_sequence& s, std::size_t g) const noexcept {
+    const auto num = holds_tokens(g) ? place_of(g, s.num_cached_tokens) : 0;
+    how.num_cached_blocks = static_cast<std::uint32_t>(num);
+    how.last_cached = num != 0 && s.tables[g].is_held(num - 1) ? s.tables[g][num - 1] : no_block;
+  }
   /// A function: the facts of the block at a place of a group, of a state those of its sequence's last token.
   [[nodiscard]] auto releases_of(const group_sequence& s, const release_hint& hint = {}) const noexcept {
-    return [this, &s, common = detail::release_of(s, time(), hint)](std::size_t g, std::size_t place) noexcept {
+    return [this, &s, branch_ended = hint.branch_complete, common = detail::release_of(s, time(), hint),
+            group = num_groups(), trunk = std::size_t{0}](std::size_t g, std::size_t place) mutable noexcept {
+      if (g != group) {  // not with each block: it divides
+        group = g;
+        trunk = branch_ended && holds_tokens(g) ? places_for(g, s.num_branch_tokens) : 0;
+        note_cached(common, s, g);
+      }
       auto how = common;
+      how.ended |= branch_ended && place >= trunk;
       if (s.has_ranges) {
         const auto last = static_cast<std::size_t>(std::max(s.num_computed_tokens, std::int64_t{1}) - 1);
         const auto size = static_cast<std::size_t>(holds_tokens(g) ? block_size(g) : 1);
