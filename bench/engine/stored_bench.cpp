@@ -3,9 +3,9 @@
 
 #include "divergence.hpp"
 #include "files.hpp"
-#include "logits.hpp"
 
 #include "../../examples/llama/engine.hpp"
+#include "../../examples/llama/logits.hpp"
 #include "../../examples/llama/model.hpp"
 #include "../../examples/llama/tokenizer.hpp"
 
@@ -47,7 +47,7 @@ void run(const settings& chosen) {
   using llama::stored_as;
   auto loaded = llama::model(chosen.model);
   const auto text = text_of(loaded, chosen);
-  const auto exact = llama::bench::logits_of(loaded, text, stored_as::float32);
+  const auto exact = llama::logits_of(loaded, text, stored_as::float32);
   const auto width = static_cast<std::size_t>(loaded.config().vocabulary);
   auto rows = json::array();
   fmt::print("{} tokens\n{:>10} {:>18} {:>24} {:>16}\n", text.size(), "K and V", "largest difference",
@@ -55,7 +55,7 @@ void run(const settings& chosen) {
   for (const auto& [name, stored] :
        {std::pair("float16", stored_as::float16), std::pair("bfloat16", stored_as::bfloat16),
         std::pair("int8", stored_as::int8), std::pair("float8", stored_as::float8)}) {
-    const auto found = llama::bench::compare(exact, llama::bench::logits_of(loaded, text, stored), width);
+    const auto found = llama::bench::compare(exact, llama::logits_of(loaded, text, stored), width);
     fmt::print("{:>10} {:>18.2e} {:>24.2e} {:>14.1f} %\n", name, found.largest, found.relative_entropy,
                100 * found.same_best);
     rows.push_back({{"stored_as", name},

@@ -4,7 +4,10 @@
 #include "sampling.hpp"
 #include "step.hpp"
 
-#include <pagedkv/pagedkv.hpp>
+#include <pagedkv/core/ids.hpp>
+#include <pagedkv/core/result.hpp>
+#include <pagedkv/metrics/statistics.hpp>
+#include <pagedkv/requests/request.hpp>
 #include <pagedkv/tier/tier_statistics.hpp>
 
 #include <algorithm>

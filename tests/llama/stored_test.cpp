@@ -1,6 +1,6 @@
 #include "../../bench/engine/divergence.hpp"
-#include "../../bench/engine/logits.hpp"
 #include "../../examples/llama/engine.hpp"
+#include "../../examples/llama/logits.hpp"
 #include "../../examples/llama/model.hpp"
 #include "small_models.hpp"
 
@@ -18,7 +18,6 @@
 using namespace llama;
 using namespace llama::test;
 using bench::compare;
-using bench::logits_of;
 
 namespace {
 

@@ -1,22 +1,18 @@
-#pragma once
+#include "logits.hpp"
 
-#include "../../examples/llama/engine.hpp"
-#include "../../examples/llama/engine_of.hpp"
-#include "../../examples/llama/model.hpp"
-#include "../../examples/llama/paged.hpp"
+#include "engine_of.hpp"
+#include "model.hpp"
+#include "paged.hpp"
 
 #include <array>
 #include <cstdint>
 #include <numeric>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
-namespace llama::bench {
+namespace llama {
 
-/// The logits behind each token of a text that is not empty, `[token][vocabulary]`, from one pass in which attention reads
-/// K and V as they are stored. Throws what the cache throws.
-[[nodiscard]] inline std::vector<float> logits_of(model& with, std::vector<pagedkv::token> text, stored_as stored) {
+std::vector<float> logits_of(model& with, std::vector<pagedkv::token> text, stored_as stored) {
   const auto size = static_cast<std::int32_t>(text.size());
   auto step = step_tokens{};
   step.tokens = std::move(text);
@@ -36,4 +32,4 @@ namespace llama::bench {
   });
 }
 
-}  // namespace llama::bench
+}  // namespace llama
