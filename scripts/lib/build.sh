@@ -21,6 +21,19 @@ clang_that_links() {
   return 1
 }
 
+# linker_of COMPILER: LLVM's linker, if this clang finds one that works.
+linker_of() {
+  local program
+  program=$(mktemp)
+  if echo 'int main() {}' | "$1" -fuse-ld=lld -x c++ -o "$program" - 2>/dev/null; then
+    rm -f "$program"
+    echo lld
+    return
+  fi
+  rm -f "$program"
+  return 1
+}
+
 # build FOLDER [OPTION...]: configures build/FOLDER with these Meson options when it is not yet configured, and builds
 # the targets, or everything when there are none.
 build() {
