@@ -307,8 +307,8 @@ class serving {
     std::ranges::copy(next.batch.block_tables(), next.tables.data());
   }
 
-  /// The kernel is enqueued ahead of all readers, so its blocks may be shared from here on. One kernel computes all layers,
-  /// so prompts of one step do not share; the README's loop, which commits before the launch, has them share.
+  /// The kernel is enqueued ahead of all readers, so its blocks may be shared from here on. One kernel computes all
+  /// layers, so prompts of one step do not share; the README's loop, which commits before the launch, has them share.
   void commit(const step& launched) {
     auto entries = std::vector<pagedkv::batch_entry>{};
     for (const auto* r : launched.rows) {

@@ -1,6 +1,6 @@
-// An engine that can be watched: it logs each event behind the time, in microseconds, and writes its metrics as Prometheus
-// text. examples/monitor/monitor.py shows the metrics in a terminal; examples/monitor/trace.py turns the log into a trace
-// that Perfetto opens. The model is left out; a step takes the given time.
+// An engine that can be watched: it logs each event behind the time, in microseconds, and writes its metrics as
+// Prometheus text. examples/monitor/monitor.py shows the metrics in a terminal; examples/monitor/trace.py turns the log
+// into a trace that Perfetto opens. The model is left out; a step takes the given time.
 //
 //     watched_engine LOG METRICS [STEPS [MILLISECONDS]]
 
@@ -38,8 +38,8 @@ class stamped_log {
 
   [[nodiscard]] bool is_open() const { return file_ != nullptr; }
 
-  /// The function of an `event_log`. The cache's threads call it inside its locks, so it should not wait: an engine puts
-  /// lines into a queue instead.
+  /// The function of an `event_log`. The cache's threads call it inside its locks, so it should not wait: an engine
+  /// puts lines into a queue instead.
   static void add_line(void* self, std::string_view line) noexcept {
     const auto& log = *static_cast<stamped_log*>(self);
     const auto age = std::chrono::steady_clock::now() - log.start_;

@@ -12,8 +12,8 @@
 #include <random>
 #include <vector>
 
-// Costs by size, of caches that have served for long: every block of a pool has been replaced twenty times. The time is that
-// of one block of a prompt, of one sequence, or of one token of a prompt; it should not grow with the size.
+// Costs by size, of caches that have served for long: every block of a pool has been replaced twenty times. The time is
+// that of one block of a prompt, of one sequence, or of one token of a prompt; it should not grow with the size.
 
 namespace scale_bench {
 

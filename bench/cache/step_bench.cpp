@@ -46,8 +46,8 @@ void retire_a_step(benchmark::State& state) {
 BENCHMARK(retire_a_step<single_thread, lru>)->RangeMultiplier(32)->Range(1 << 12, 1 << 22)->Iterations(1);
 BENCHMARK(retire_a_step<lock_free, clock_sweep>)->RangeMultiplier(32)->Range(1 << 12, 1 << 22)->Iterations(1);
 
-/// The gain of releasing sequences of 1,024 blocks, of which a quarter is shared by all; `ns` a block, and over a sum of
-/// as many numbers.
+/// The gain of releasing sequences of 1,024 blocks, of which a quarter is shared by all; `ns` a block, and over a sum
+/// of as many numbers.
 void gain_of_releasing(benchmark::State& state) {
   constexpr auto num_blocks = 1024;
   auto cache = kv_cache<>{{.block_size = 16, .num_blocks = 1 << 17, .num_kv_heads = 1, .head_dim = 1}};

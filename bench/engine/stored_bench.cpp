@@ -1,5 +1,5 @@
-// How far a model's logits are from those with K and V in float32 where they are stored in fewer bits: behind each token of
-// a prompt and the answer to it. `--help` lists the options.
+// How far a model's logits are from those with K and V in float32 where they are stored in fewer bits: behind each
+// token of a prompt and the answer to it. `--help` lists the options.
 
 #include "divergence.hpp"
 #include "files.hpp"

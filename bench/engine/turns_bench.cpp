@@ -1,5 +1,5 @@
-// A conversation of several turns: the time to the first token of each, where K/V of the history is in the pool, where a
-// restarted engine finds it in a file, and where nothing is cached. `--help` lists the options.
+// A conversation of several turns: the time to the first token of each, where K/V of the history is in the pool, where
+// a restarted engine finds it in a file, and where nothing is cached. `--help` lists the options.
 
 #include "files.hpp"
 

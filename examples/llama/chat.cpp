@@ -48,8 +48,8 @@ void catch_interrupt() {
   sigaction(SIGINT, &action, nullptr);
 }
 
-/// Answers one question. Returns false, and leaves the conversation without it, if that fails. A conversation that would
-/// become longer than the texts that the model was trained on starts anew.
+/// Answers one question. Returns false, and leaves the conversation without it, if that fails. A conversation that
+/// would become longer than the texts that the model was trained on starts anew.
 bool answer(llama::engine& engine, llama::conversation& talk, const llama::tokenizer& words, const settings& chosen,
             const std::string& question, std::int32_t context) {
   const auto most = static_cast<std::size_t>(context);

@@ -129,8 +129,8 @@ class engine {
   /// Drops the record of a request that is not open.
   virtual void forget(const sample& which) = 0;
 
-  /// Brings K/V of a saved session into the cache, where the next prompt finds it, and returns the session's tokens: all
-  /// but the last one of its answer. Errors: those of `pagedkv::restore_sequence`.
+  /// Brings K/V of a saved session into the cache, where the next prompt finds it, and returns the session's tokens:
+  /// all but the last one of its answer. Errors: those of `pagedkv::restore_sequence`.
   virtual pagedkv::result<std::vector<pagedkv::token>> restore(const std::string& file) = 0;
 
   /// One forward pass. Returns whether open requests are left. Throws what the model throws, as on a device that fails.

@@ -102,8 +102,8 @@ template <class Cache, class Model>
 /// released and saved by commits, after the pass has read and written them, and a commit copies to tiers what the pass
 /// wrote.
 ///
-/// With two steps in flight, all this happens while the pass before computes: a row gets a slot ahead for the token that
-/// this one is to choose. Blocks that are released meanwhile wait for the passes that may touch them.
+/// With two steps in flight, all this happens while the pass before computes: a row gets a slot ahead for the token
+/// that this one is to choose. Blocks that are released meanwhile wait for the passes that may touch them.
 ///
 /// A request whose K/V comes from a slow tier runs from the step on in which it is there.
 template <class Cache>

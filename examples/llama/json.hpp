@@ -8,8 +8,8 @@
 
 namespace llama {
 
-/// JSON whose arrays and objects lie in each other more than 64 deep. Copies and comparisons of such a value recurse, and
-/// a file or a client could have them overflow the stack.
+/// JSON whose arrays and objects lie in each other more than 64 deep. Copies and comparisons of such a value recurse,
+/// and a file or a client could have them overflow the stack.
 struct deep_json : std::runtime_error {
   deep_json() : std::runtime_error("arrays and objects lie in each other more than 64 deep") {}
 };

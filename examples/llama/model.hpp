@@ -16,7 +16,8 @@
 
 namespace llama {
 
-/// A transformer in float32. Layers read what came before from a `memory`; the model itself keeps nothing of a sequence.
+/// A transformer in float32. Layers read what came before from a `memory`; the model itself keeps nothing of a
+/// sequence.
 class model {
  public:
   /// Reads `config.json` and the tensors beside it. Throws `bad_model`.

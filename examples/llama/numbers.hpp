@@ -40,9 +40,9 @@ inline constexpr auto most_rows_in_parts = 32;
 /// A product of fewer weights takes about as long as another thread needs to wake up.
 inline constexpr auto least_weights_for_threads = std::int64_t{1} << 17;
 
-/// How many of `num_out` results of each row a part has. A large product begins with a copy of the weights, which for few
-/// rows takes longer than the product. OpenBLAS takes operands where they lie if the result has at most 1,200 numbers,
-/// each with at most so many products.
+/// How many of `num_out` results of each row a part has. A large product begins with a copy of the weights, which for
+/// few rows takes longer than the product. OpenBLAS takes operands where they lie if the result has at most 1,200
+/// numbers, each with at most so many products.
 [[nodiscard]] inline int results_of_part(int num_rows, int num_in, int num_out) {
   const auto most = num_rows == 1 ? 64 : std::min(1'200, 1'000'000 / num_in) / num_rows;
   return num_rows > most_rows_in_parts ? num_out : std::clamp(most, 1, num_out);

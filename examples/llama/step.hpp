@@ -22,8 +22,8 @@ template <class Cache>
   }
 }
 
-/// Adds the slots of a row's tokens: the last `count` ones in its table, so that they follow without a call of the cache
-/// for each sequence.
+/// Adds the slots of a row's tokens: the last `count` ones in its table, so that they follow without a call of the
+/// cache for each sequence.
 template <class Slots>
 void add_slots(const pagedkv::compressed_batch& tables, std::size_t row, std::int32_t block_size, std::int32_t count,
                Slots& slots) {

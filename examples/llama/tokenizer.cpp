@@ -269,8 +269,8 @@ void tokenizer::encode_text(std::string_view text, std::vector<pagedkv::token>& 
   }
 }
 
-/// Joins the two neighbours whose merge was learnt first, of equals the ones further left, until none is left. A heap of
-/// what can be joined keeps that below the square of the word's length.
+/// Joins the two neighbours whose merge was learnt first, of equals the ones further left, until none is left. A heap
+/// of what can be joined keeps that below the square of the word's length.
 void tokenizer::encode_word(std::string_view word, std::vector<pagedkv::token>& out) const {
   if (const auto whole = pieces_.find(std::string(word)); whole_words_ && whole != pieces_.end()) {
     out.push_back(whole->second);

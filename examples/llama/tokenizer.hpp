@@ -22,7 +22,8 @@ namespace llama {
 /// characters with bytes for those that are not in the vocabulary (Gemma). Any number of threads may use one at once.
 class tokenizer {
  public:
-  /// Reads `tokenizer.json`. Throws `bad_model` for a file that is missing or damaged, and for parts that are not known.
+  /// Reads `tokenizer.json`. Throws `bad_model` for a file that is missing or damaged, and for parts that are not
+  /// known.
   explicit tokenizer(const std::filesystem::path& directory);
   ~tokenizer();
   tokenizer(tokenizer&&) noexcept;

@@ -6,8 +6,8 @@
 
 namespace pagedkv::replay {
 
-// Engines are compiled in parts, side by side. Every element goes with one locking policy, every locking policy with one
-// element: each cache takes seconds to compile.
+// Engines are compiled in parts, side by side. Every element goes with one locking policy, every locking policy with
+// one element: each cache takes seconds to compile.
 
 /// An engine for one thread.
 std::unique_ptr<engine> make_engine_for_one_thread(const options& chosen, const cache_config& config,

@@ -1,5 +1,5 @@
-// Replays a trace, or generated requests, through a cache, or compares eviction policies. `--help` lists the options. See
-// README.md.
+// Replays a trace, or generated requests, through a cache, or compares eviction policies. `--help` lists the options.
+// See README.md.
 
 #include "../support/foresight.hpp"
 #include "comparison.hpp"

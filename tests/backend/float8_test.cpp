@@ -1,4 +1,5 @@
-// Attention on the host over 8-bit floating point in every format, with scales of a tensor, a head, or a token and head.
+// Attention on the host over 8-bit floating point in every format, with scales of a tensor, a head, or a token and
+// head.
 
 #include "../support/printing.hpp"
 #include "attention_under_test.hpp"

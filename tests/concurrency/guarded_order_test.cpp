@@ -197,8 +197,8 @@ TEST_CASE("the chain that was released first loses its blocks, from its tail, be
   }
 }
 
-/// Requests over an order, as a pool has them: each hits a chain of blocks or none, extends it, and releases it from its
-/// tail. Blocks are evicted once all are used.
+/// Requests over an order, as a pool has them: each hits a chain of blocks or none, extends it, and releases it from
+/// its tail. Blocks are evicted once all are used.
 template <class Order>
 class chained_requests {
  public:

@@ -94,7 +94,8 @@ struct known_prompt {
   std::array<numbers, 2> values{};
 };
 
-/// A cache with a small host tier and a file, and prompts that are served through it. Operations that fail are repeated.
+/// A cache with a small host tier and a file, and prompts that are served through it. Operations that fail are
+/// repeated.
 struct served_files {
   served_files(fault_plan& plan, const testing::temporary_folder& folder)
       : cache(device(), config(), host_tier<>{6, {}},

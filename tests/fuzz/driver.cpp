@@ -1,5 +1,5 @@
-// libFuzzer's entry to one target, which PAGEDKV_FUZZ_TARGET names. With PAGEDKV_FUZZ_SEEDS, writes the target's seeds to
-// that folder first.
+// libFuzzer's entry to one target, which PAGEDKV_FUZZ_TARGET names. With PAGEDKV_FUZZ_SEEDS, writes the target's seeds
+// to that folder first.
 
 #include "target.hpp"
 

@@ -1,5 +1,5 @@
-// Operations on small caches, with and without groups, tiers and locks, chosen by the bytes: none fails but with an error,
-// the cache's invariants hold after each, and nothing is in use when all sequences have ended.
+// Operations on small caches, with and without groups, tiers and locks, chosen by the bytes: none fails but with an
+// error, the cache's invariants hold after each, and nothing is in use when all sequences have ended.
 
 #include "operations.hpp"
 #include "target.hpp"

@@ -1,4 +1,5 @@
-// Bodies of requests from HTTP clients, as the server in examples/llama reads them. A library parses what precedes a body.
+// Bodies of requests from HTTP clients, as the server in examples/llama reads them. A library parses what precedes a
+// body.
 
 #include "../../examples/llama/serve/client_request.hpp"
 #include "target.hpp"

@@ -1,5 +1,6 @@
 // Operations of a request tracker over a small cache, chosen by the bytes: each request is in the state and has the
-// tokens that the outcomes of its operations say, the cache's invariants hold, and nothing is in use when all have ended.
+// tokens that the outcomes of its operations say, the cache's invariants hold, and nothing is in use when all have
+// ended.
 
 #include "operations.hpp"
 #include "target.hpp"

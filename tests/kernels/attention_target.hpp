@@ -424,8 +424,8 @@ std::size_t check_attention(const attention_case& asked, std::uint32_t seed) {
   return batch.num_prefixes();
 }
 
-/// Runs a case with both orders of dimensions, and on each device that there is: the executor's have matrix instructions
-/// of every kind.
+/// Runs a case with both orders of dimensions, and on each device that there is: the executor's have matrix
+/// instructions of every kind.
 template <class Element, class Input>
 void check_on_every_device(const attention_case& asked, std::uint32_t seed) {
   check_attention<Element, nhd_by_layer, Input, 0>(asked, seed);

@@ -1,5 +1,5 @@
-// Every header that a file of a device's compiler may include, and all members of the caches, for nvcc's and hipcc's front
-// ends. Nothing runs it.
+// Every header that a file of a device's compiler may include, and all members of the caches, for nvcc's and hipcc's
+// front ends. Nothing runs it.
 
 #include <pagedkv/backend/copy_list.hpp>
 #include <pagedkv/c/pagedkv.h>

@@ -1,5 +1,6 @@
-// Tiers behind the memory of one device and of two: blocks leave for pinned host memory and files and come back, sequences go to
-// another device and another process, and every number is that of its prompt. On the host executor the same in small.
+// Tiers behind the memory of one device and of two: blocks leave for pinned host memory and files and come back,
+// sequences go to another device and another process, and every number is that of its prompt. On the host executor the
+// same in small.
 
 #include "../tier/temporary_folder.hpp"
 #include "reference.hpp"
@@ -135,8 +136,8 @@ class rows_of_sequences {
   Cache& cache_;
 };
 
-/// Creates the sequence of a prompt, compares what was cached, and writes and commits the rest. Returns the number of cached
-/// tokens.
+/// Creates the sequence of a prompt, compares what was cached, and writes and commits the rest. Returns the number of
+/// cached tokens.
 template <class Target, class Cache>
 std::int64_t serve(const Target& target, Cache& cache, std::span<const token> tokens, sequence_id& id) {
   auto rows = rows_of_sequences(target, cache);
@@ -243,8 +244,8 @@ template <class Cache>
   return Cache{config_of_device(), tiers, {num_records}, {}, hip::device_allocator{1}, hip_backend{1}};
 }
 
-/// Serves a prompt in one cache, hands its sequence over to the other one, compares it there and releases both. Returns the
-/// number of tokens that the first cache had.
+/// Serves a prompt in one cache, hands its sequence over to the other one, compares it there and releases both. Returns
+/// the number of tokens that the first cache had.
 template <class FromTarget, class From, class ToTarget, class To>
 std::int64_t move_over(const FromTarget& from_target, From& from, const ToTarget& to_target, To& to,
                        std::span<const token> tokens) {

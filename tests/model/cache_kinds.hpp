@@ -27,8 +27,8 @@ struct cache_kinds {
   }
 };
 
-/// Those with one locking policy, from tests/model/<policy>_kinds.cpp. Most of a cache's code depends on its locking and
-/// eviction policy alone, so it is compiled once for all elements, layouts and allocators.
+/// Those with one locking policy, from tests/model/<policy>_kinds.cpp. Most of a cache's code depends on its locking
+/// and eviction policy alone, so it is compiled once for all elements, layouts and allocators.
 template <class Locking>
 [[nodiscard]] cache_kinds kinds_with();
 
@@ -40,8 +40,8 @@ template <class Locking>
   return kinds;
 }
 
-/// Float16 meets every locking and eviction policy that work together; every other element meets each locking policy, and
-/// each eviction policy in a cache for one thread: so each two choices meet. The formats of 8 bits differ in their
+/// Float16 meets every locking and eviction policy that work together; every other element meets each locking policy,
+/// and each eviction policy in a cache for one thread: so each two choices meet. The formats of 8 bits differ in their
 /// conversions, and are stored like int8: one cache each.
 template <class Element, class Locking, class Eviction>
 inline constexpr bool in_matrix =

@@ -564,8 +564,8 @@ struct hiding_chains : no_chains {
   void withdraw(block_id block) noexcept { hidden[to_index(block)] = true; }
 };
 
-/// An operation takes victims and, refused, gives them back, while they are invalidated, and another thread hits them: no
-/// later hit finds them.
+/// An operation takes victims and, refused, gives them back, while they are invalidated, and another thread hits them:
+/// no later hit finds them.
 template <locking Locking, eviction_policy Eviction, bool Shrinks, bool Hits = false>
 void refusal_races_invalidation(execution& e) {
   auto pool = block_pool<Locking, Eviction, any_free_block>{2};

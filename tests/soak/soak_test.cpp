@@ -18,8 +18,8 @@
 
 #include <unistd.h>
 
-// Caches of every locking policy, with groups and a host tier among them, serve conversations in one process for as many
-// operations as PAGEDKV_SOAK_OPERATIONS says. Their memory does not grow.
+// Caches of every locking policy, with groups and a host tier among them, serve conversations in one process for as
+// many operations as PAGEDKV_SOAK_OPERATIONS says. Their memory does not grow.
 
 namespace {
 

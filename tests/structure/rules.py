@@ -386,6 +386,17 @@ def prose_violations(root):
     return found
 
 
+# Prose alone, in a comment of its own: the formatter wraps code, and neither tables nor programs in comments can be wrapped.
+WIDE_COMMENT = re.compile(r"(?=.{121}) *///? [^ |].*")
+
+
+def wide_comments(root):
+    """Lines of comments that are wider than the formatter lets code be."""
+    sources = [path for folder in PROSE_FOLDERS for path in sorted((root / folder).rglob("*")) if path.suffix in {".hpp", ".inl", ".cpp"}]
+    lines = ((path, number, line) for path in sources for number, line in enumerate(path.read_text().splitlines(), 1))
+    return [f"{path.relative_to(root)}:{number}: {len(line)} columns" for path, number, line in lines if WIDE_COMMENT.fullmatch(line)]
+
+
 def missing_headers(root):
     """Headers that a page or a comment names, by a path or by a name alone, and that are nowhere in the tree."""
     paths = [path.relative_to(root).as_posix() for folder in PROSE_FOLDERS for path in (root / folder).rglob("*.hpp")]

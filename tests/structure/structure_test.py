@@ -62,6 +62,9 @@ class SourceTree(unittest.TestCase):
     def test_sentences_name_their_subject(self):
         self.check(rules.prose_violations(SOURCE_ROOT))
 
+    def test_comments_are_as_wide_as_code(self):
+        self.check(rules.wide_comments(SOURCE_ROOT))
+
     def test_headers_that_pages_and_comments_name_exist(self):
         self.check(rules.missing_headers(SOURCE_ROOT))
 
@@ -196,6 +199,11 @@ class PlantedViolations(unittest.TestCase):
             "core/bad.hpp:7: A lock that whoever comes first takes.",
             "bad_test.py:1: What fails.",
         )
+
+    def test_wide_comments(self):
+        words = "word " * 24
+        self.write("include/pagedkv/core/bad.hpp", f"// {words[:117]}\n  /// {words}\n/// | {words} |\n///     {words}\nint size;  // {words}\n")
+        self.expect(rules.wide_comments, "core/bad.hpp:2: 126 columns")
 
     def test_missing_headers(self):
         self.write("docs/good.md", "See `ids.hpp`, [`core/ids.hpp`](../include/pagedkv/core/ids.hpp) and `policy/<axis>/concept.hpp`.\n")

@@ -22,8 +22,9 @@ namespace pagedkv::test {
 
 /// Runs operations on a cache and on a map of vectors, and compares everything that a caller can see, after every one.
 ///
-/// Without groups, a caller can count blocks: the model knows how many an operation takes, copies and evicts. With them,
-/// it knows bounds. A hit's length it knows as long as nothing was evicted; behind that, tiers add what was committed.
+/// Without groups, a caller can count blocks: the model knows how many an operation takes, copies and evicts. With
+/// them, it knows bounds. A hit's length it knows as long as nothing was evicted; behind that, tiers add what was
+/// committed.
 class cache_model : model_checking {
  public:
   cache_model(cache_under_test& cache, const cache_kind& kind, const cache_config& config);

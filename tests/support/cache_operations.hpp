@@ -47,7 +47,8 @@ struct operation {
   std::uint32_t c = 0;
 };
 
-/// `serves`: in two of five operations, a prompt runs from its start to its end, so that much is evicted and comes back.
+/// `serves`: in two of five operations, a prompt runs from its start to its end, so that much is evicted and comes
+/// back.
 [[nodiscard]] std::vector<operation> random_operations(std::uint64_t seed, std::size_t count, bool serves = false);
 
 /// One line for each.

@@ -4,8 +4,8 @@
 
 namespace pagedkv::test {
 
-/// Whether tests run with the seed of tests/meson.build. Other seeds may miss what is rare, and come as close to a limit
-/// as chance has it.
+/// Whether tests run with the seed of tests/meson.build. Other seeds may miss what is rare, and come as close to a
+/// limit as chance has it.
 [[nodiscard]] inline bool has_everyday_seed() { return Catch::getSeed() == 1; }
 
 }  // namespace pagedkv::test

@@ -9,8 +9,8 @@
 
 namespace pagedkv::test {
 
-/// A seed for a cache's prefix index. One that the cache draws by itself would not come back with --rng-seed; this does, also
-/// when the test case runs alone. Each call has another, as processes have. Not thread safe.
+/// A seed for a cache's prefix index. One that the cache draws by itself would not come back with --rng-seed; this
+/// does, also when the test case runs alone. Each call has another, as processes have. Not thread safe.
 [[nodiscard]] inline std::uint64_t hash_seed() {
   static auto test_case = std::string{};
   static auto num_calls = std::uint64_t{0};

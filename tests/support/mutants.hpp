@@ -3,8 +3,8 @@
 #include "faulty_atomics.hpp"
 #include "scheduled.hpp"
 
-/// Planted bugs: the scheduler's atomics, but each lacks one guarantee. A test of a component is useful only if it fails
-/// with these.
+/// Planted bugs: the scheduler's atomics, but each lacks one guarantee. A test of a component is useful only if it
+/// fails with these.
 namespace pagedkv::testing {
 
 template <class T>

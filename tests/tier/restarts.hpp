@@ -21,8 +21,9 @@
 #include <thread>
 #include <vector>
 
-/// A cache that finds the records that one before it wrote, where most prompts begin with the same blocks. `Driver` runs
-/// prompts through a cache and checks their K/V: `serve(prompt)`, `hold(prompt)`, `release(id)`, `check_invariants()`.
+/// A cache that finds the records that one before it wrote, where most prompts begin with the same blocks. `Driver`
+/// runs prompts through a cache and checks their K/V: `serve(prompt)`, `hold(prompt)`, `release(id)`,
+/// `check_invariants()`.
 
 namespace pagedkv::test {
 
@@ -81,8 +82,8 @@ void serve_behind_hot_prompt(Driver& driver, std::uint32_t seed, int num_served,
 
 /// `num_found`: records in the tier of a cache that has just been made. None is given up. If there was room for all
 /// writes, the first prompts hit nearly all of them; otherwise the first ones compute what is missing, and the next
-/// ones hit. `num_torn`: records at most that were being written, so that what continues them is computed once. There is
-/// room for all in host memory.
+/// ones hit. `num_torn`: records at most that were being written, so that what continues them is computed once. There
+/// is room for all in host memory.
 template <class Cache, class Driver>
 void check_restart(Cache& cache, Driver& driver, std::int64_t num_found, const restart_plan& chosen,
                    std::int64_t num_torn) {
@@ -117,7 +118,8 @@ struct reports_of_killed {
 };
 
 /// Kills a process some time after it has reported so often and the last report was of so many records, and after so
-/// many turns for others. `serve(report)` serves prompts in that process without an end, and reports the tier's records.
+/// many turns for others. `serve(report)` serves prompts in that process without an end, and reports the tier's
+/// records.
 template <class Serve>
 reports_of_killed serve_and_kill(int num_served, std::int64_t num_records, const Serve& serve, int num_turns = 0) {
   auto ends = std::array<int, 2>{};

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-/// Batches of events as bytes, for a test that has the decoder of routers: `wire_bytes write arrays|maps` writes one that
-/// has every field, `wire_bytes read` prints the one that it is given, as JSON.
+/// Batches of events as bytes, for a test that has the decoder of routers: `wire_bytes write arrays|maps` writes one
+/// that has every field, `wire_bytes read` prints the one that it is given, as JSON.
 namespace {
 
 using namespace pagedkv;

@@ -89,8 +89,8 @@ PAGEDKV_DEVICE inline float norm_factor(const float* row, float epsilon, std::in
   return 1.0F / std::sqrt(sum_of_workgroup(sum) / static_cast<float>(width) + epsilon);
 }
 
-/// Root-mean-square normalisation, a workgroup for each result: of row `rows[i]`, or without `rows` of row i. `width` is
-/// a multiple of four.
+/// Root-mean-square normalisation, a workgroup for each result: of row `rows[i]`, or without `rows` of row i. `width`
+/// is a multiple of four.
 template <class Element>
 PAGEDKV_KERNEL void normalize_rows(const float* hidden, const std::int32_t* rows, const float* weights, float epsilon,
                                    std::int32_t width, storage_of<Element>* normed) {

@@ -138,8 +138,8 @@ class model {
   template <class Pairs>
   [[nodiscard]] bool multiply_few(const step_rows<Element>& rows, const device_array<number>& weights,
                                   const Pairs& pairs, runtime::stream stream);
-  /// Whether a kernel by matrix instructions multiplies so many rows of `num_in` numbers with a matrix: in tiles, or more
-  /// rows in clusters.
+  /// Whether a kernel by matrix instructions multiplies so many rows of `num_in` numbers with a matrix: in tiles, or
+  /// more rows in clusters.
   [[nodiscard]] bool takes_matrix(std::size_t num_rows, const device_array<number>& weights, std::int32_t num_in) const;
   template <class Pairs>
   void start_matrix(const step_rows<Element>& rows, const device_array<number>& weights, const Pairs& pairs,

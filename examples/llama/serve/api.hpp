@@ -30,8 +30,8 @@ struct completion_request {
   bool reports_usage = false;  // at the end of a stream
 };
 
-/// Reads a body. Throws `refusal` where `read_request` does, for another model, and for requests that are longer than the
-/// model's context or than the pool.
+/// Reads a body. Throws `refusal` where `read_request` does, for another model, and for requests that are longer than
+/// the model's context or than the pool.
 [[nodiscard]] completion_request read_completion(const std::string& body, bool is_chat, const served_model& by,
                                                  const service& with);
 

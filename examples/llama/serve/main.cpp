@@ -1,6 +1,6 @@
 // Serves a model over HTTP with OpenAI's interface, metrics for Prometheus at /metrics and a page that shows the pool
-// at /. `--help` lists the options. SIGINT and SIGTERM end it; its status is 0 if no block is in use then. So does an engine
-// that throws, with status 1 and its message.
+// at /. `--help` lists the options. SIGINT and SIGTERM end it; its status is 0 if no block is in use then. So does an
+// engine that throws, with status 1 and its message.
 
 #include "../model.hpp"
 #include "../options.hpp"

@@ -35,8 +35,8 @@ struct news {
   std::int64_t num_cached_tokens = 0;  // of the prompt
 };
 
-/// An engine on a thread of its own. Any number of threads submit jobs, and wait for news of them. Where the engine throws,
-/// it computes no more: all answers fail with that error's message, those of later jobs at once.
+/// An engine on a thread of its own. Any number of threads submit jobs, and wait for news of them. Where the engine
+/// throws, it computes no more: all answers fail with that error's message, those of later jobs at once.
 class service {
   struct open_job;
 
@@ -71,8 +71,8 @@ class service {
     return engine_->fits(num_prompt_tokens, max_tokens, num_samples);
   }
 
-  /// Cancels all jobs, and ends the thread. Returns what is wrong then: a sentence for each fault of the cache, or the one
-  /// of an engine that has thrown.
+  /// Cancels all jobs, and ends the thread. Returns what is wrong then: a sentence for each fault of the cache, or the
+  /// one of an engine that has thrown.
   std::vector<std::string> stop();
 
   /// As they were behind the last step.

@@ -20,7 +20,8 @@ namespace pagedkv {
 struct attention_plan_parts {
   std::span<const attention_row> rows;  // [row of the plan]
   std::span<const attention_share> shares;  // [wave or workgroup + 1]
-  // [task, counted in all rows], if the first share's tile is `attention_share::dealt`: the next one of its share, or -1
+  // [task, counted in all rows], if the first share's tile is `attention_share::dealt`: the next one of its share, or
+  // -1
   std::span<const std::int32_t> following_tasks;
   std::span<const attention_merge> merges;  // [merge of partial results]
   std::int32_t joined_waves = 1;            // neighbouring waves that have one result of a task; 1: each has its own

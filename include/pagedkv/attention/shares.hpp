@@ -14,7 +14,8 @@ namespace pagedkv {
   return shape.kernel == kernel_kind::latent ? 12 : (shape.shares_tasks() ? 32 : 4);
 }
 
-/// The same where a share starts inside a task. Counted for latent vectors only: with other kernels, that is not measured.
+/// The same where a share starts inside a task. Counted for latent vectors only: with other kernels, that is not
+/// measured.
 [[nodiscard]] constexpr std::int32_t attention_piece_overhead(const attention_shape& shape) noexcept {
   return shape.kernel == kernel_kind::latent ? attention_task_overhead(shape) : 0;
 }
@@ -189,8 +190,8 @@ inline void share_attention_tiles(const attention_shape& shape, std::span<const 
   return end.row == start.row && end.task == start.task + 1 && end.tile == 0;
 }
 
-/// Waves that join results in a plan of the rows, whose tiles with overhead are `num_tiles`. Behind short shares, waiting
-/// for neighbours takes longer than merging a few more partial results.
+/// Waves that join results in a plan of the rows, whose tiles with overhead are `num_tiles`. Behind short shares,
+/// waiting for neighbours takes longer than merging a few more partial results.
 [[nodiscard]] inline std::int32_t planned_joined_waves(const attention_shape& shape,
                                                        std::span<const attention_row> rows,
                                                        std::int64_t num_tiles) noexcept {
@@ -259,8 +260,8 @@ void for_each_attention_piece(std::span<const attention_row> rows, std::span<att
 }
 
 /// Deals the tasks of prompts to shares, whole and in their order, each to the share that has the least work so far.
-/// Workgroups then read the keys of few sequences at a time, which the second-level cache holds, and merge nothing. Only
-/// the constructor allocates.
+/// Workgroups then read the keys of few sequences at a time, which the second-level cache holds, and merge nothing.
+/// Only the constructor allocates.
 class attention_task_dealer {
  public:
   explicit attention_task_dealer(const attention_shape& shape)

@@ -32,8 +32,8 @@ struct pinned_prefix {
   [[nodiscard]] table_usage usage() const noexcept { return blocks.usage(0); }
 };
 
-/// Everything that a cache knows about blocks, without their K/V. The functions in `cache/operations/` work on it; `kv_cache`
-/// takes the locks and hands the bytes to the backend.
+/// Everything that a cache knows about blocks, without their K/V. The functions in `cache/operations/` work on it;
+/// `kv_cache` takes the locks and hands the bytes to the backend.
 template <locking Locking, eviction_policy Eviction, free_list_policy FreeList, block_hash Hash, events Events>
 struct cache_state {
   using locking_type = Locking;

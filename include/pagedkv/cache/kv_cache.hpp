@@ -68,9 +68,10 @@ class unused_stream {
 ///
 /// Operations return a value or an error; a failed operation changes nothing but what its comment and docs/testing.md
 /// (injected faults) say. Only the constructor throws. Of two concurrent operations on one sequence, the second waits
-/// under the locks, and gets `sequence_busy` under a lock-free policy. With a locking policy other than `single_thread`,
-/// every operation may be called from any thread; only `compact` and `check_invariants` run alone, which they ensure
-/// themselves except under lock-free policies. (So does `resize`, which needs it only to move blocks.)
+/// under the locks, and gets `sequence_busy` under a lock-free policy. With a locking policy other than
+/// `single_thread`, every operation may be called from any thread; only `compact` and `check_invariants` run alone,
+/// which they ensure themselves except under lock-free policies. (So does `resize`, which needs it only to move
+/// blocks.)
 ///
 /// Locks are taken in the order that docs/concurrency.md states.
 ///

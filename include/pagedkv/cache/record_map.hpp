@@ -32,8 +32,8 @@ namespace pagedkv {
   return static_cast<std::uint32_t>((x ^ x >> 31) >> 33);
 }
 
-/// A record of two parts. The hot one, which every step touches, lies in the record's cell; the rest, which is made from a
-/// reference to it, lies elsewhere.
+/// A record of two parts. The hot one, which every step touches, lies in the record's cell; the rest, which is made
+/// from a reference to it, lies elsewhere.
 template <class Record>
 concept has_hot_part = std::is_nothrow_constructible_v<Record, typename Record::hot_part&>;
 

@@ -154,8 +154,8 @@ struct cache_config {
 };
 
 /// Errors: those of the groups; `invalid_argument` names the first field that is not positive, `max_blocks` below
-/// `num_blocks`, or `scales` beside groups; `size_overflow` when K and V of one layer of one block are more numbers than
-/// an int32 indexes. Slots need no check: the product of two int32 fits an int64.
+/// `num_blocks`, or `scales` beside groups; `size_overflow` when K and V of one layer of one block are more numbers
+/// than an int32 indexes. Slots need no check: the product of two int32 fits an int64.
 [[nodiscard]] inline result<void> validate(const cache_config& config) noexcept {
   struct field {
     const char* subject;

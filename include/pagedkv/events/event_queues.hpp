@@ -138,8 +138,8 @@ class basic_event_queues {
     return count;
   }
 
-  /// Events that found no room. Read it ahead of `drain`; if it has grown, forget behind that call all that events told:
-  /// no later call brings one that happened before one of these.
+  /// Events that found no room. Read it ahead of `drain`; if it has grown, forget behind that call all that events
+  /// told: no later call brings one that happened before one of these.
   [[nodiscard]] std::int64_t num_dropped() const noexcept {
     return shared_->num_dropped.load(std::memory_order_acquire);
   }

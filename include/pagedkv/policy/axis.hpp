@@ -22,8 +22,8 @@ namespace pagedkv {
 /// | `A::template lacks<P>`                           | a type whose definition fails, with a sentence that names     |
 /// |                                                  | what `P` lacks: instantiated for one that models no axis      |
 ///
-/// An axis that decides nothing in a class may be named beside its axes, for the sentences of types that resemble a model
-/// of it: it has `takes`, `resembles` and `lacks` alone.
+/// An axis that decides nothing in a class may be named beside its axes, for the sentences of types that resemble a
+/// model of it: it has `takes`, `resembles` and `lacks` alone.
 ///
 /// `axes` lists them in the order in which they appear in the name of the class.
 template <class... Axes>

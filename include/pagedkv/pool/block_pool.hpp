@@ -154,8 +154,8 @@ class block_pool {
   }
 
   /// `allocate`, where an eviction makes other blocks useless, or the tails of their chains: each victim is erased, and
-  /// what became useless is free, before the next one is chosen. Requires that so many blocks are available, and that no
-  /// other thread uses the pool.
+  /// what became useless is free, before the next one is chosen. Requires that so many blocks are available, and that
+  /// no other thread uses the pool.
   template <pruned_chains Chains>
   void allocate_in_turn(std::span<block_id> blocks, Chains& chains, timestamp now, std::int64_t& num_evicted) noexcept {
     for (auto& block : blocks) {
@@ -191,8 +191,8 @@ class block_pool {
     return num_evicted;
   }
 
-  /// Evicts a block at once, whatever the policy's order, for a caller that must get one although the policy offers none.
-  /// Returns how many: none if no block is evictable, or the policy does not evict.
+  /// Evicts a block at once, whatever the policy's order, for a caller that must get one although the policy offers
+  /// none. Returns how many: none if no block is evictable, or the policy does not evict.
   template <block_chains Chains>
   [[nodiscard]] std::int64_t evict_any(Chains& chains) noexcept {
     const auto block = evicts<Eviction> ? victims_.claim_any(states_, chains) : no_block;
@@ -602,7 +602,8 @@ class block_pool {
     return claimed;
   }
 
-  /// Gives back a victim that was claimed when so many invalidations had ended. Those that began since may have missed it.
+  /// Gives back a victim that was claimed when so many invalidations had ended. Those that began since may have missed
+  /// it.
   template <block_chains Chains>
   void restore_victim(block_id block, Chains& chains, std::uint64_t num_invalidations) noexcept {
     const auto may_have_been_missed = [&] {

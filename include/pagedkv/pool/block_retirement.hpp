@@ -26,8 +26,8 @@ enum class step_use : std::uint8_t {
 /// open one and the newest. Lock-free with an atomic `Atomic`.
 ///
 /// A *tag* stands for a step and all steps before it: it passes when they have retired. So one tag suffices for a block
-/// that several open steps may access: the tag of the latest. While a step is open, no tag of a later one passes, also if
-/// the thread that began it is stopped before `begin` returns.
+/// that several open steps may access: the tag of the latest. While a step is open, no tag of a later one passes, also
+/// if the thread that began it is stopped before `begin` returns.
 ///
 /// Sequentially consistent where one thread writes a word A and then reads a word B while another writes B and then
 /// reads A: two steps that retire at once must not both see the other one open, and a block that is released while its

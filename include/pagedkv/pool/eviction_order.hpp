@@ -94,8 +94,8 @@ class eviction_order<sharded_family<NumShards, Mutex, Metrics>, Eviction> : publ
   using direct_order<Eviction>::direct_order;
 };
 
-/// One eviction policy behind a mutex. A chain spreads over the pool, so a policy for a part of it would not see which of
-/// its blocks have become leaves.
+/// One eviction policy behind a mutex. A chain spreads over the pool, so a policy for a part of it would not see which
+/// of its blocks have become leaves.
 ///
 /// A block's word changes before the order does, so the calls of two threads may come in the wrong order. Therefore the
 /// order records which blocks it lists, and rereads the word before it lists one: the last call is right. A listed

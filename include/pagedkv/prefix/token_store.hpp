@@ -25,7 +25,8 @@ inline constexpr auto long_run = std::size_t{128};
 
 #ifdef PAGEDKV_WIDE_VECTORS
 /// Compares whole strips of 32 tokens, and returns the number of tokens in those before the first one that differs.
-/// Inside a strip, the next kilobyte of both runs is requested: there, mostly, the next blocks of a long prompt lie, too.
+/// Inside a strip, the next kilobyte of both runs is requested: there, mostly, the next blocks of a long prompt lie,
+/// too.
 [[nodiscard]] [[gnu::noinline]] PAGEDKV_WIDE inline std::size_t count_equal_strips(const token* a, const token* b,
                                                                                    std::size_t size) noexcept {
   using eight_tokens [[gnu::vector_size(32)]] = long long;

@@ -90,8 +90,8 @@ class request_records {
     const auto guard = exclusive_guard{mutex_};
     return open_reserved(reserved);
   }
-  /// Opens a record with a sequence that the caller did not just make. Linear in the records. Errors: `in_use` if it is in
-  /// another record; then `abandon` comes next.
+  /// Opens a record with a sequence that the caller did not just make. Linear in the records. Errors: `in_use` if it is
+  /// in another record; then `abandon` comes next.
   [[nodiscard]] result<request_id> open_unless_held(cell& reserved) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto sequence = reserved.record().sequence;
@@ -256,7 +256,8 @@ class request_records {
     return found;
   }
 
-  /// Calls `visit(id, request)` for every request in a state. No other thread is at work, or the caller holds the mutex.
+  /// Calls `visit(id, request)` for every request in a state. No other thread is at work, or the caller holds the
+  /// mutex.
   template <class Visit>
   void for_each_in(request_state state, Visit&& visit) const {
     records_.for_each([&](const cell& open) {

@@ -29,7 +29,8 @@
 namespace pagedkv {
 
 /// Result of an operation that may preempt requests: a value or an error, and with either the requests that it
-/// preempted. Read as a `result`, but no `result`: a conversion would lose those requests, and nothing would resume them.
+/// preempted. Read as a `result`, but no `result`: a conversion would lose those requests, and nothing would resume
+/// them.
 template <class T>
 class [[nodiscard]] tracker_result : private result<T> {  // hold `submit(...)` and its like as `auto`, or as this type
  public:
@@ -73,9 +74,9 @@ class [[nodiscard]] tracker_result : private result<T> {  // hold `submit(...)` 
 /// Thread safety: that of the cache. Progress: a mutex guards the records, under every locking policy but those for one
 /// thread. The tracker holds it while it finds and changes a record; in `append_batch`, while it reads those of the
 /// entries; and in `adopt`, in `resumable` and in an operation that preempts for a request, while it reads all records;
-/// never while it calls the cache or the preemption policy. So a thread that is stopped inside the cache stops no other;
-/// a thread that is stopped while it holds the mutex stops all users of this tracker, also under `lock_free`. If the
-/// cache returns `sequence_busy` for a release, a later operation of the tracker repeats it.
+/// never while it calls the cache or the preemption policy. So a thread that is stopped inside the cache stops no
+/// other; a thread that is stopped while it holds the mutex stops all users of this tracker, also under `lock_free`. If
+/// the cache returns `sequence_busy` for a release, a later operation of the tracker repeats it.
 ///
 /// `Cache` outlives the tracker. Operations copy bytes, if necessary, on the given stream.
 template <class Cache, class Preemption>

@@ -67,9 +67,9 @@ namespace detail {
 
 }  // namespace detail
 
-/// The configuration with the largest number of blocks whose storage, padding and scales included, fits into `bytes`; of
-/// a model whose layers it describes, in groups or not. Its `num_blocks` and `max_blocks` are not read. Metadata is not
-/// included.
+/// The configuration with the largest number of blocks whose storage, padding and scales included, fits into `bytes`;
+/// of a model whose layers it describes, in groups or not. Its `num_blocks` and `max_blocks` are not read. Metadata is
+/// not included.
 ///
 /// Errors: those of `validate` and of `plan_memory`; `invalid_argument` for an element without bytes, and when not even
 /// one block fits, with the bytes of one as the limit; `size_overflow` when more blocks fit than an int32 can number.

@@ -252,8 +252,8 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
     transfers_.want_path_written(path_, path_.size());
   }
 
-  /// The records that continue the device blocks shared last, from the prompt's block number `first` on, as far as their
-  /// K/V is in a tier or on its way. The caller lets go of each. Valid until the next call.
+  /// The records that continue the device blocks shared last, from the prompt's block number `first` on, as far as
+  /// their K/V is in a tier or on its way. The caller lets go of each. Valid until the next call.
   [[nodiscard]] std::span<const record_id> match(const token_run& prompt, salt salt, std::size_t first,
                                                  std::size_t end) noexcept {
     chain_.clear();
@@ -286,8 +286,8 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
     return chain_;
   }
 
-  /// How many blocks of a prompt there are from its start on if the device has the first `reach[0]`: with host memory, and
-  /// with all tiers, in `reach[1]` and `reach[2]`; at most `end`.
+  /// How many blocks of a prompt there are from its start on if the device has the first `reach[0]`: with host memory,
+  /// and with all tiers, in `reach[1]` and `reach[2]`; at most `end`.
   void measure(const token_run& prompt, salt salt, std::size_t end, std::array<std::size_t, 3>& reach) const noexcept {
     reach[1] = reach[2] = reach[0];
     auto before = index_.tree().root(salt);
@@ -476,8 +476,8 @@ class block_records : public record_store<Backend, block_directory<Hash>, Alloca
       return index_.find(before, hash, contents);
     });
   }
-  /// The node of a published device block, made if it is new; `no_node` where `find_chain` would say it, and for a block
-  /// that was invalidated.
+  /// The node of a published device block, made if it is new; `no_node` where `find_chain` would say it, and for a
+  /// block that was invalidated.
   [[nodiscard]] node_id add_chain(block_id last) noexcept {
     if (device_->withdrawn(last)) {
       return no_node;

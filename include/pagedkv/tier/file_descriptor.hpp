@@ -19,8 +19,8 @@
 namespace pagedkv::detail {
 
 /// A copy of a text that lasts until the program ends, as the texts of an `error` do. Equal texts share one. Returns
-/// `instead` when all copies would take more than 64 KiB, or memory is exhausted. For the paths of files whose errors are
-/// reported.
+/// `instead` when all copies would take more than 64 KiB, or memory is exhausted. For the paths of files whose errors
+/// are reported.
 [[nodiscard]] inline const char* lasting_text(std::string text, const char* instead) noexcept {
   constexpr auto most_bytes = std::size_t{1} << 16;
   struct copies {

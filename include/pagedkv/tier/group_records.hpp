@@ -270,8 +270,8 @@ class group_records : public record_store<Backend, group_directory<Locking, Hash
     }
   }
 
-  /// While a sequence commits, the blocks that it publishes are written through. (Those that a release publishes are not,
-  /// because it has no stream.)
+  /// While a sequence commits, the blocks that it publishes are written through. (Those that a release publishes are
+  /// not, because it has no stream.)
   void begin_commit() noexcept {
     is_committing_ = true;
     ++last_number_;

@@ -39,9 +39,9 @@ namespace detail {
   return detail::to_record_key(XXH3_128bits(&salt, sizeof(salt)));
 }
 
-/// The key of the block with these contents after `parent`: 128 bits of XXH3 over salt, tokens and keys. A reader compares
-/// a record's salt, tokens and keys exactly; its ancestors are records that were compared in the same way, so only a
-/// collision of two ancestors' 128 bits could confuse chains.
+/// The key of the block with these contents after `parent`: 128 bits of XXH3 over salt, tokens and keys. A reader
+/// compares a record's salt, tokens and keys exactly; its ancestors are records that were compared in the same way, so
+/// only a collision of two ancestors' 128 bits could confuse chains.
 [[nodiscard]] inline record_key chained_key(const record_key& parent, const block_contents& contents) noexcept {
   const auto keys = XXH3_128bits(contents.keys.data(), contents.keys.size_bytes());
   const auto tokens = XXH3_128bits(contents.tokens.data(), contents.tokens.size_bytes());
@@ -108,7 +108,8 @@ struct record_format {
 };
 
 /// The format of the records of one storage, whose element has this name. Throws `std::bad_alloc`. `model`: the
-/// engine's name for the weights that computed the K/V; caches of different weights, or static scales, must differ in it.
+/// engine's name for the weights that computed the K/V; caches of different weights, or static scales, must differ in
+/// it.
 [[nodiscard]] inline record_format make_record_format(const block_storage_view& of, std::string_view element,
                                                       std::string_view model) {
   auto text = std::string{"pagedkv record 3"};

@@ -21,9 +21,9 @@
 
 namespace pagedkv {
 
-/// Knows which contents have a record in which tier, and which record makes room for another. Host memory is tier 0; the
-/// slower tiers follow. It moves no bytes, but has the queues erase records that are invalid. One thread at a time; only
-/// the constructor allocates, except for keys.
+/// Knows which contents have a record in which tier, and which record makes room for another. Host memory is tier 0;
+/// the slower tiers follow. It moves no bytes, but has the queues erase records that are invalid. One thread at a time;
+/// only the constructor allocates, except for keys.
 ///
 /// `Directory`: the model of the device's blocks, with the table of records: `block_directory` or `group_directory`.
 /// `Queues`: `transfer_queues`, or `no_transfer_queues` where host memory is the only tier.
@@ -200,8 +200,8 @@ class record_index : public Directory {
       tiers_[tier].orphans.take_with(salt, erasure_from(tier));
     }
   }
-  /// Forgets the nodes withdrawn since the last call, and erases their records from slower tiers, with those that places
-  /// still hold although they left the index. Linear in the nodes and places.
+  /// Forgets the nodes withdrawn since the last call, and erases their records from slower tiers, with those that
+  /// places still hold although they left the index. Linear in the nodes and places.
   void end_invalidation() noexcept {
     if (std::exchange(withdrew_, false)) {
       tree().for_each([&](node_id node) {
@@ -219,8 +219,8 @@ class record_index : public Directory {
 
   // Places.
 
-  /// A place in a tier, or −1. Reads and writes of device memory that use one of host memory are to be ordered after all
-  /// batches of copies before.
+  /// A place in a tier, or −1. Reads and writes of device memory that use one of host memory are to be ordered after
+  /// all batches of copies before.
   [[nodiscard]] std::int32_t take_place(record_id record, std::size_t tier) noexcept {
     auto& places = tiers_[tier].places;
     if (tier != host && places.is_full()) {

@@ -112,7 +112,8 @@ class record_places {
     return true;
   }
 
-  /// Takes the places that have records from before, for no record yet. `has_record`: of each place. Linear in the places.
+  /// Takes the places that have records from before, for no record yet. `has_record`: of each place. Linear in the
+  /// places.
   void take_all(const std::vector<bool>& has_record) noexcept {
     std::erase_if(free_, [&](std::int32_t place) { return has_record[static_cast<std::size_t>(place)]; });
   }

@@ -37,7 +37,8 @@ class record_table {
   using link_type = typename Tree::link_type;
   static constexpr auto no_place = std::int32_t{-1};
 
-  /// Throws `exception`, `std::bad_alloc`. `are_whole`: not 0 for each record of a node that is. The tree may be constructed later.
+  /// Throws `exception`, `std::bad_alloc`. `are_whole`: not 0 for each record of a node that is. The tree may be
+  /// constructed later.
   record_table(Tree& tree, std::size_t num_nodes, std::span<const std::int32_t> are_whole, std::size_t num_tiers)
       : tree_(&tree),
         num_tiers_(num_tiers),

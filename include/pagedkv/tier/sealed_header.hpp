@@ -16,8 +16,8 @@
 namespace pagedkv::detail {
 
 /// The one form of all that is written to be read back: headers of records, of a tier's files, of sessions and of
-/// offers. In bytes: `fields`, parts in their order, each at a multiple of 8, and zeros up to `size`. The checksum is of
-/// all of them, so a header with any byte changed, or cut anywhere, is none.
+/// offers. In bytes: `fields`, parts in their order, each at a multiple of 8, and zeros up to `size`. The checksum is
+/// of all of them, so a header with any byte changed, or cut anywhere, is none.
 ///
 /// `Numbers` has no padding. Its `kind` is a letter, its `num_parts` the number of arrays that follow.
 template <class Numbers>

@@ -34,8 +34,8 @@ struct tier_statistics {
   std::int64_t num_orphans = 0;
 };
 
-/// Lengths, in tokens, of the prefix that a prompt would find: on the device; with host memory behind that; and with the
-/// slower tiers behind both. Each is at least the one before.
+/// Lengths, in tokens, of the prefix that a prompt would find: on the device; with host memory behind that; and with
+/// the slower tiers behind both. Each is at least the one before.
 struct prefix_reach {
   std::int64_t on_device = 0;
   std::int64_t with_host_memory = 0;

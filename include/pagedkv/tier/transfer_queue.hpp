@@ -153,8 +153,8 @@ class transfer_queue {
   }
 
   /// Has a record erased, in this place or by its key, and again until that succeeds, or until a write under the key
-  /// that was pushed later does: it has replaced the record. Without memory, a record is not erased, and counts as being
-  /// erased for good.
+  /// that was pushed later does: it has replaced the record. Without memory, a record is not erased, and counts as
+  /// being erased for good.
   void erase(const record_key& key, std::int64_t place) noexcept {
     {
       const auto lock = std::lock_guard{mutex_};

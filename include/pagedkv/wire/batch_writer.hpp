@@ -187,8 +187,8 @@ class batch_writer {
     return layers_ == group_kind::latent ? "mla_attention" : "full_attention";
   }
 
-  /// Writes for each block nil, or an array: the name of its adapter, or else at the start of a sequence its salt, if it
-  /// has one; then the position and both words of each prefix key.
+  /// Writes for each block nil, or an array: the name of its adapter, or else at the start of a sequence its salt, if
+  /// it has one; then the position and both words of each prefix key.
   char* write_keys(char* at, const std::optional<wire_adapter>& adapter) const {
     at = mp_encode_array(at, static_cast<std::uint32_t>(num_keys_.size()));
     auto key = keys_.begin();

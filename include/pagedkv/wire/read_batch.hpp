@@ -264,8 +264,8 @@ inline std::optional<wire_event> read_map(wire_reader& reader) {
 }  // namespace detail
 
 /// Reads a batch of vLLM's KV events in either encoding. Fields that it does not know are skipped. An event of another
-/// kind, or with other values than vLLM writes, is left out and counted; but not a removal, because its blocks would stay
-/// where they are removed from. Errors: `invalid_argument` for bytes that are not such a batch. May throw
+/// kind, or with other values than vLLM writes, is left out and counted; but not a removal, because its blocks would
+/// stay where they are removed from. Errors: `invalid_argument` for bytes that are not such a batch. May throw
 /// `std::bad_alloc`.
 [[nodiscard]] inline result<wire_batch> read_batch(std::string_view payload) {
   const auto broken = error{error_code::invalid_argument, "bytes of a batch of KV events, which cannot be read,",

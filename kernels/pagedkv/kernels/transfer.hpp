@@ -261,9 +261,9 @@ PAGEDKV_DEVICE void transfer_scaled(const row_spread& spread, const Source& sour
   }
 }
 
-/// Writes one row of keys and one of values as `To`, with new scales if these lie in the block. Every lane of the wave calls
-/// it; if the source is not readable, the lanes only take part in shuffles. `locate` returns the destination, if it is
-/// writable; it is called after the reads are issued, so that the address computation does not delay them.
+/// Writes one row of keys and one of values as `To`, with new scales if these lie in the block. Every lane of the wave
+/// calls it; if the source is not readable, the lanes only take part in shuffles. `locate` returns the destination, if
+/// it is writable; it is called after the reads are issued, so that the address computation does not delay them.
 template <class To, int N, class Source, class Locate>
 PAGEDKV_DEVICE void transfer(const row_spread& spread, const Source& source, bool readable, bool writable,
                              Locate locate) {

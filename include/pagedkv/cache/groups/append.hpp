@@ -18,8 +18,9 @@
 namespace pagedkv::detail {
 
 /// Whether the next token begins inside a block that must be copied first, even if no other holder has it: a hit may
-/// find its slot, with `with_steps` an open step reads the slots that are written, or it was invalidated, so that no hit
-/// could find the sequence's next tokens in it, and `publishes()`. `end_of(block)` is the end of the nodes in a block.
+/// find its slot, with `with_steps` an open step reads the slots that are written, or it was invalidated, so that no
+/// hit could find the sequence's next tokens in it, and `publishes()`. `end_of(block)` is the end of the nodes in a
+/// block.
 template <layered State, class End, class Publishes>
 [[nodiscard]] bool must_copy_own(const State& state, const group_sequence& s, std::size_t g, bool with_steps,
                                  End&& end_of, Publishes&& publishes) noexcept {
@@ -99,8 +100,8 @@ template <layered State>
   return true;
 }
 
-/// Caches how many tokens appends may write without a look at the tables. None inside a block with nodes, which hits and
-/// pins may share.
+/// Caches how many tokens appends may write without a look at the tables. None inside a block with nodes, which hits
+/// and pins may share.
 template <layered State>
 void find_room(const State& state, group_sequence& s) noexcept {
   s.forget_room();

@@ -116,8 +116,8 @@ void attach_blocks_again(State& state, group_sequence& s,
   }
 }
 
-/// Publishes a node behind those up to `tail`, of which there are `depth`; false where there is no room for it. The caller
-/// holds `tail`, which becomes the new one. `newest`: see `find_or_add`.
+/// Publishes a node behind those up to `tail`, of which there are `depth`; false where there is no room for it. The
+/// caller holds `tail`, which becomes the new one. `newest`: see `find_or_add`.
 template <layered State>
 [[nodiscard]] [[gnu::always_inline]] inline bool publish_next(State& state, group_sequence& s, node_link<node_id>& tail,
                                                               std::size_t depth, std::uint64_t hash,
@@ -278,9 +278,9 @@ void drop_behind_windows(State& state, group_sequence& s, std::int64_t num_token
   }
 }
 
-/// Publishes what is full among the first `num_tokens`, whose K/V and state the caller declares written, perhaps `ahead`
-/// of a launch; saves states at chosen lengths; releases blocks that lie behind a window of the committed tokens. Errors:
-/// `invalid_argument` beyond the length, or before what was committed; those of `copy`.
+/// Publishes what is full among the first `num_tokens`, whose K/V and state the caller declares written, perhaps
+/// `ahead` of a launch; saves states at chosen lengths; releases blocks that lie behind a window of the committed
+/// tokens. Errors: `invalid_argument` beyond the length, or before what was committed; those of `copy`.
 template <layered State>
 [[nodiscard]] result<void> commit(State& state, group_sequence& s, std::int64_t num_tokens, block_copier copy,
                                   bool ahead = false) noexcept {

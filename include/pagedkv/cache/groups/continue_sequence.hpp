@@ -48,15 +48,15 @@ template <layered State>
   return found;
 }
 
-/// Where the K/V of one place is found: in a block of the device that is attached to a node, or in the tiers' records of
-/// a node in the same place.
+/// Where the K/V of one place is found: in a block of the device that is attached to a node, or in the tiers' records
+/// of a node in the same place.
 struct place_source {
   node_id node = no_node;
   block_id block = no_block;
 };
 
-/// The blocks that a sequence holds, and the blocks and records of nodes that continue it. `in_tiers(node, g)`: whether there are
-/// records of a group's K/V up to a node.
+/// The blocks that a sequence holds, and the blocks and records of nodes that continue it. `in_tiers(node, g)`: whether
+/// there are records of a group's K/V up to a node.
 template <layered State, class InTiers>
 struct continuing_blocks {
   const State& state;

@@ -44,8 +44,8 @@ class admission_plan {
   }
   [[nodiscard]] std::vector<block_id> take_shared() noexcept { return std::move(shared_); }
   [[nodiscard]] std::int64_t num_fresh() const noexcept { return num_fresh_; }
-  /// Errors: `capacity_exhausted`, with the number of blocks that an allocation may take while the hit's blocks are held;
-  /// the number needed includes these where the pool never has all at once.
+  /// Errors: `capacity_exhausted`, with the number of blocks that an allocation may take while the hit's blocks are
+  /// held; the number needed includes these where the pool never has all at once.
   [[nodiscard]] result<void> check_room() const {
     const auto held = used();
     const auto available = state_.pool.num_available(held);
@@ -175,8 +175,8 @@ class admission_plan {
   std::int64_t num_fresh_ = 0;
 };
 
-/// Blocks of a sequence of which so many tokens are committed: in each group, those of what the next token reads, and of
-/// all behind.
+/// Blocks of a sequence of which so many tokens are committed: in each group, those of what the next token reads, and
+/// of all behind.
 template <layered State>
 [[nodiscard]] std::int64_t blocks_at(const State& state, std::int64_t num_computed, std::int64_t num_tokens) noexcept {
   auto count = std::size_t{0};
@@ -193,8 +193,8 @@ template <layered State>
 }
 
 /// Blocks that suffice, and that some chunks take, for a prompt that is computed behind a hit in chunks of at most
-/// `first_chunk` tokens, wherever they end; with 0, token by token. More may be said of a prompt that fits into the pool
-/// whole. Constant for those, else linear in the prompt's blocks.
+/// `first_chunk` tokens, wherever they end; with 0, token by token. More may be said of a prompt that fits into the
+/// pool whole. Constant for those, else linear in the prompt's blocks.
 template <layered State>
 [[nodiscard]] std::int64_t most_blocks(const State& state, const hit& found, std::int64_t num_tokens,
                                        std::int64_t first_chunk) noexcept {

@@ -16,7 +16,8 @@
 namespace pagedkv {
 
 /// The prefix index of several groups: a tree of nodes, each of `granularity` tokens, and for each node and group the
-/// block that holds the node's K/V, or the first block of the state saved at the node's end. A node with a block is used.
+/// block that holds the node's K/V, or the first block of the state saved at the node's end. A node with a block is
+/// used.
 ///
 /// A block of a group holds several nodes, and all tokens before them from the block's first on, whichever block the
 /// nodes of these are attached to.
@@ -80,8 +81,8 @@ class group_nodes : public node_tree<Locking, Hash> {
   [[nodiscard]] bool is_announced(node_id node) const noexcept { return tree::is_marked(node); }
   /// Requires that the node before it is announced, and that all groups which every hit needs have a block here.
   void announce(node_id node) noexcept { tree::mark(node, true); }
-  /// Announces a node with a block and those before it, where hits need no group's blocks all. Calls `announced(node)` on
-  /// those that were not, the first one first.
+  /// Announces a node with a block and those before it, where hits need no group's blocks all. Calls `announced(node)`
+  /// on those that were not, the first one first.
   template <class Announced>
   void announce_path(node_id last, Announced&& announced) noexcept {
     auto top = no_node;

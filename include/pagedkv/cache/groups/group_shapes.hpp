@@ -49,8 +49,8 @@ class group_shapes {
   [[nodiscard]] std::size_t tokens_per_node() const noexcept { return static_cast<std::size_t>(granularity()); }
   [[nodiscard]] std::int64_t block_size(std::size_t g) const noexcept { return plan.groups[g].block_size; }
   [[nodiscard]] std::size_t nodes_in_block(std::size_t g) const noexcept { return nodes_in_block_[g]; }
-  /// Nodes that suffice for a block, or a record of one. Every node is in some block of a group that every hit needs, in
-  /// use or evictable, at its place in the block: as many as such blocks have places. Without such a group, nodes of
+  /// Nodes that suffice for a block, or a record of one. Every node is in some block of a group that every hit needs,
+  /// in use or evictable, at its place in the block: as many as such blocks have places. Without such a group, nodes of
   /// tokens whose blocks are gone stay for those behind them: as many as 1/256 of a block's bytes hold, at least
   /// `fewest_per_block`.
   [[nodiscard]] std::int64_t nodes_per_block() const noexcept {

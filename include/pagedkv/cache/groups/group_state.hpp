@@ -226,8 +226,8 @@ class group_state : public group_shapes {
     note_peak();
   }
 
-  /// The node of these contents, made if it is new; `no_node` where there is no room for it. `newest`: nothing continues
-  /// the node before it; then, whether this one is new and nothing continues it.
+  /// The node of these contents, made if it is new; `no_node` where there is no room for it. `newest`: nothing
+  /// continues the node before it; then, whether this one is new and nothing continues it.
   [[nodiscard]] node_id find_or_add(const node_link<node_id>& before, std::uint64_t hash, const block_contents& contents,
                                     [[maybe_unused]] salt salt, bool& newest) noexcept {
     const auto known = newest ? no_node : nodes.find(before, hash, contents);
@@ -268,8 +268,8 @@ class group_state : public group_shapes {
 
   /// The error of an operation that needs more blocks than there are: counted and reported. `error::step` is the step
   /// whose retirement provides the missing blocks: retiring ones, except those that the operation shares itself; and
-  /// those that it writes in place, which need no copy once their step has retired. (One that a hit copies is free for a
-  /// prompt that goes without the hit.) Without such a step, the limit counts what retires, too.
+  /// those that it writes in place, which need no copy once their step has retired. (One that a hit copies is free for
+  /// a prompt that goes without the hit.) Without such a step, the limit counts what retires, too.
   [[nodiscard]] error refuse(std::int64_t num_needed, std::int64_t num_available, const own_blocks& own = {}) noexcept {
     detail::count<&cache_statistics::refusals>(counts, 1);
     detail::report<event_kind::refused>(
@@ -293,8 +293,8 @@ class group_state : public group_shapes {
   }
 
   /// Reports the nodes of a chain up to `last`, and those that continue them, which hits can reach now and could not
-  /// before. Requires that the chain has blocks of all groups that every hit needs. Where there is no such group, reports
-  /// nothing if `last` has no block.
+  /// before. Requires that the chain has blocks of all groups that every hit needs. Where there is no such group,
+  /// reports nothing if `last` has no block.
   void announce_up_to(node_id last, salt salt) noexcept {
     if (last == no_node || nodes.is_announced(last)) {
       return;
@@ -523,8 +523,8 @@ class group_state : public group_shapes {
   static constexpr auto max_evictions_for_node = 16;
 
   /// Tiers forget records. Behind windows and states alone, nodes can outnumber the pool's blocks: some are evicted.
-  /// Where running sequences hold most nodes, that gives none: between two sequences that let go of nodes, no more blocks
-  /// are evicted in vain than the longest chain of such a sequence has nodes.
+  /// Where running sequences hold most nodes, that gives none: between two sequences that let go of nodes, no more
+  /// blocks are evicted in vain than the longest chain of such a sequence has nodes.
   void make_room_for_nodes() noexcept {
     if constexpr (hears_nodes<Events>) {
       events.make_room_for_nodes();

@@ -29,9 +29,9 @@ struct block_reference {
   }
 };
 
-/// Adds the references of a sequence; nothing when it is gone or busy, or when others need its launch: another sequence,
-/// or the beneficiary, which would share these sorted blocks. Takes memory only outside of the sequence, so that other
-/// threads find it busy for no longer than a copy takes.
+/// Adds the references of a sequence; nothing when it is gone or busy, or when others need its launch: another
+/// sequence, or the beneficiary, which would share these sorted blocks. Takes memory only outside of the sequence, so
+/// that other threads find it busy for no longer than a copy takes.
 template <class State>
 void add_references(const State& state, sequence_id id, std::size_t order, std::span<const block_id> shared,
                     std::vector<block_reference>& references) {

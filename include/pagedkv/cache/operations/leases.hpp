@@ -35,7 +35,8 @@ struct list_each {
   }
 };
 
-/// Finds the longest published prefix as `match_chain` does, `max_blocks` at most, and calls `found` on each of its blocks.
+/// Finds the longest published prefix as `match_chain` does, `max_blocks` at most, and calls `found` on each of its
+/// blocks.
 template <class State, class Found>
 std::size_t match_blocks(const State& state, const chain_link& root, const token_run& run, std::size_t max_blocks,
                          Found found) noexcept {
@@ -85,8 +86,8 @@ void reference_leased([[maybe_unused]] State& state, [[maybe_unused]] const bloc
 }
 
 /// Appends the longest published prefix, `max_blocks` at most, to an empty table with room for it, each block under a
-/// lease until `reference_leased` or `end_leases`, or with a reference where `references_at_once`. The table is going to be filled up to `total(num_hits)` blocks: where
-/// that is bound to fail, nothing is changed.
+/// lease until `reference_leased` or `end_leases`, or with a reference where `references_at_once`. The table is going
+/// to be filled up to `total(num_hits)` blocks: where that is bound to fail, nothing is changed.
 template <class State, class Total>
 [[nodiscard]] result<void> lease_prefix(State& state, block_table& blocks, const chain_link& root, const token_run& run,
                                         std::size_t max_blocks, Total&& total) noexcept {

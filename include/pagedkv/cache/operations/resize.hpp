@@ -125,8 +125,8 @@ inline void add_moves(std::vector<block_pair>& moves, std::span<const block_pair
   std::erase_if(moves, [](const block_pair& pair) { return pair.source == pair.destination; });
 }
 
-/// Evicts blocks, as many as there are victims to name, with what becomes useless; returns how many that frees. No other
-/// thread is at work.
+/// Evicts blocks, as many as there are victims to name, with what becomes useless; returns how many that frees. No
+/// other thread is at work.
 template <class State>
 std::int64_t evict_alone(State& state, std::span<block_id> victims) noexcept {
   auto watched = state.chains();
@@ -138,8 +138,8 @@ std::int64_t evict_alone(State& state, std::span<block_id> victims) noexcept {
 }
 
 /// Moves blocks so that free ones have higher ids than all others and, where a change of the size moves nothing, those
-/// in use lower ones than cached ones, for which one of these is evicted if no block is free. Where that fails half-way,
-/// returns the moves until then.
+/// in use lower ones than cached ones, for which one of these is evicted if no block is free. Where that fails
+/// half-way, returns the moves until then.
 template <class State>
 [[nodiscard]] result<std::vector<block_pair>> compact(State& state, block_copier move, block_renamer rename) noexcept {
   if (state.pool.step_in_flight()) {

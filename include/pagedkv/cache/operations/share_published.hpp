@@ -29,10 +29,10 @@ template <class State>
 }
 
 /// Replaces blocks of a sequence behind its published ones by published blocks of equal contents, as far as there are
-/// any without a gap, `max_blocks` at most: a sequence that waited with its prompt uncomputed takes what others published
-/// meanwhile, and nothing may use its own blocks. They count as hits, and a hit on the blocks that are shared now is
-/// reported. They are computed then, and the sequence's own ones are released. The last token is left to compute.
-/// Returns how many.
+/// any without a gap, `max_blocks` at most: a sequence that waited with its prompt uncomputed takes what others
+/// published meanwhile, and nothing may use its own blocks. They count as hits, and a hit on the blocks that are shared
+/// now is reported. They are computed then, and the sequence's own ones are released. The last token is left to
+/// compute. Returns how many.
 template <class State>
 [[nodiscard]] std::size_t share_published(State& state, sequence& s, sequence_id id, std::size_t max_blocks) noexcept {
   const auto size = state.block_size();

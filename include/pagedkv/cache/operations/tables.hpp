@@ -103,8 +103,9 @@ template <class State>
   return visit_sequence(state, id, [&](const sequence& s) { return slot_mapping(state, s, first_token, slots); });
 }
 
-/// Updates a batch with the row `row_of(id, sequence)` for each of these sequences, once more for as long as the locking
-/// policy waits for sequences that another thread changes. Errors: `invalid_argument` for slots that cannot be ahead.
+/// Updates a batch with the row `row_of(id, sequence)` for each of these sequences, once more for as long as the
+/// locking policy waits for sequences that another thread changes. Errors: `invalid_argument` for slots that cannot be
+/// ahead.
 template <class State, class Batch, class RowOf>
 [[nodiscard]] result<void> update_rows(const State& state, Batch& batch, std::span<const sequence_id> ids,
                                        std::int32_t block_size, std::int64_t num_ahead, RowOf&& row_of) noexcept {

@@ -60,8 +60,8 @@ struct row_run {
 };
 
 /// Memory to prefetch, in order. The processor's own prefetching ends at each page, so the start of a page is requested
-/// one page ahead. Requests are due at even distances: a core has few of them under way, and its loads wait for the same
-/// places.
+/// one page ahead. Requests are due at even distances: a core has few of them under way, and its loads wait for the
+/// same places.
 class fetch_queue {
  public:
   PAGEDKV_INLINE void clear() { num_parts_ = current_ = 0; }

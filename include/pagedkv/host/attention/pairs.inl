@@ -1,7 +1,7 @@
 // Attention of up to 8 rows at a time over one tile of tokens with sums of products of pairs of 16-bit numbers; see
 // vectors.inl. Keys and values of int8 become integers (AVX-512 VNNI). They are finite, so a weight of zero cancels
-// those of a token that a row does not see. Those of bfloat16 are multiplied as they are (AVX-512 BF16), where every row
-// sees all tokens.
+// those of a token that a row does not see. Those of bfloat16 are multiplied as they are (AVX-512 BF16), where every
+// row sees all tokens.
 #if defined(PAGEDKV_ISA)
 
 namespace pagedkv::host::attention::PAGEDKV_ISA {

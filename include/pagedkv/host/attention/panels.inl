@@ -217,8 +217,8 @@ PAGEDKV_NOINLINE void lay_out_panel_values(const tile& t, std::int32_t padded_di
   }
 }
 
-/// The tokens of a tile that have a value that is not finite, one bit each. Integers are finite; of a row whose scale is
-/// NaN, all numbers are.
+/// The tokens of a tile that have a value that is not finite, one bit each. Integers are finite; of a row whose scale
+/// is NaN, all numbers are.
 template <class Element>
 PAGEDKV_NOINLINE std::uint64_t find_non_finite(const tile& t) {
   auto found = std::uint64_t{0};

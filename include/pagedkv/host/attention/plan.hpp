@@ -241,7 +241,8 @@ inline void share_prefixes(const attention_call& call, attention_plan& plan) {
 }
 
 /// Divides a unit into pieces of about `target` cost: by chunks first, then by heads. A single thread takes whole
-/// units, but no more heads than fit its cache. Prompts have units enough for all threads, so results of chunks stay few.
+/// units, but no more heads than fit its cache. Prompts have units enough for all threads, so results of chunks stay
+/// few.
 inline void add_pieces(const attention_call& call, attention_plan& plan, std::size_t index, std::int64_t target) {
   constexpr auto most_scratch = std::int64_t{64} << 10;
   constexpr auto most_partials = std::int64_t{16} << 20;  // numbers
@@ -271,8 +272,8 @@ inline void add_pieces(const attention_call& call, attention_plan& plan, std::si
   plan.scratch = std::max(plan.scratch, heads * scratch_of_head(call, u));
 }
 
-/// Divides the work among up to `most_threads`, evenly whatever the lengths are. Small work takes fewer threads, because
-/// it takes time to wake one. Throws `std::bad_alloc`.
+/// Divides the work among up to `most_threads`, evenly whatever the lengths are. Small work takes fewer threads,
+/// because it takes time to wake one. Throws `std::bad_alloc`.
 [[nodiscard]] inline attention_plan make_plan(const attention_call& call, int most_threads) {
   constexpr auto pieces_per_thread = 16;
   constexpr auto smallest_cost = std::int64_t{1} << 18;       // of a piece

@@ -115,8 +115,8 @@ struct tile_of_blocks {
     }
   }
 
-  /// Lists the keys and values of neighbouring KV heads, block by block. The rows of a token are contiguous if there are
-  /// several heads.
+  /// Lists the keys and values of neighbouring KV heads, block by block. The rows of a token are contiguous if there
+  /// are several heads.
   PAGEDKV_NOINLINE void list(const attention_call& call, std::int32_t head, std::int32_t num_heads,
                            fetch_queue& queue) const {
     const auto& view = call.view;

@@ -104,8 +104,8 @@ concept has_concurrent = requires {
 ///
 /// `victim` prefers blocks whose offer is not `has_children`; once its bounded search for a leaf has failed it calls
 /// `offer(id, evict_anyway)`. When all its offers were refused, the pool takes any evictable block and has it erased; a
-/// policy that offers nothing evicts nothing. With `layer_groups`, and in `resize` and `compact`, the pool takes any block
-/// then, too: it counts what is available before it changes anything.
+/// policy that offers nothing evicts nothing. With `layer_groups`, and in `resize` and `compact`, the pool takes any
+/// block then, too: it counts what is available before it changes anything.
 ///
 /// | optional member     | meaning                                                                                  |
 /// |---------------------|------------------------------------------------------------------------------------------|
@@ -183,8 +183,8 @@ template <eviction_policy P>
   requires requires { requires P::orders_by_age; }
 inline constexpr bool orders_by_age<P> = true;
 
-/// Whether a policy that one thread at a time calls tells which two blocks `victim` would offer next, in their order, or
-/// `no_block`, at no cost: by a member `next_victims()`. The pool then fetches ahead what their evictions will read.
+/// Whether a policy that one thread at a time calls tells which two blocks `victim` would offer next, in their order,
+/// or `no_block`, at no cost: by a member `next_victims()`. The pool then fetches ahead what their evictions will read.
 template <eviction_policy P>
 inline constexpr bool foresees_victims = !P::concurrent && requires(const P& policy) {
   { policy.next_victims() } noexcept -> std::same_as<std::array<block_id, 2>>;

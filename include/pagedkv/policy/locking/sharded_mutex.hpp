@@ -20,9 +20,9 @@ struct sharded_family {
   using mutex = ordered_mutex<Rank, Mutex, Metrics>;
 };
 
-/// A free list in `NumShards` parts, a mutex for each sequence, and one for the evictable order; threads meet only where
-/// they touch the same of these. Block states and the prefix index are those of `lock_free`. An eviction policy that
-/// supports several threads needs no mutex.
+/// A free list in `NumShards` parts, a mutex for each sequence, and one for the evictable order; threads meet only
+/// where they touch the same of these. Block states and the prefix index are those of `lock_free`. An eviction policy
+/// that supports several threads needs no mutex.
 ///
 /// A cache with groups keeps one prefix index behind one mutex, and beside it a mutex for each sequence.
 ///

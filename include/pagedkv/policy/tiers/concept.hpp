@@ -75,7 +75,8 @@ concept has_num_records = requires(const T& t) {
 /// |                              | process later; `done` also where there was none                          |
 ///
 /// A tier whose records lie in numbered places, of which the caller decides the use, says their number by
-/// `t.num_places()`, in the form of `tier_with_places`. A tier without places finds records by their keys and makes room by itself.
+/// `t.num_places()`, in the form of `tier_with_places`. A tier without places finds records by their keys and makes
+/// room by itself.
 ///
 /// A minimal model:
 ///
@@ -105,8 +106,8 @@ concept memory_tier = requires {
 template <class T>
 concept tier_policy = memory_tier<T> || (requires { sizeof(T); } && tier<T>);
 
-/// The tiers of a cache: none, or host memory and slower ones in their order. With slower ones alone, host memory is that
-/// of the defaults.
+/// The tiers of a cache: none, or host memory and slower ones in their order. With slower ones alone, host memory is
+/// that of the defaults.
 struct tiers_axis {
   template <class Policy>
   static constexpr bool takes = tier_policy<Policy>;

@@ -225,8 +225,8 @@ struct matrix_wave32_wide : matrix_16_columns<Unit> {
   }
 };
 
-/// A lane's words of the queries of `Tiles` matrices, in groups of four. In shared memory where registers do not suffice;
-/// each lane reads only what it wrote.
+/// A lane's words of the queries of `Tiles` matrices, in groups of four. In shared memory where registers do not
+/// suffice; each lane reads only what it wrote.
 template <int Tiles, int Words, int Lanes, bool Shared>
 class lane_queries {
  public:

@@ -20,8 +20,8 @@ inline constexpr std::int32_t largest_attention_dim = 256;
 inline constexpr std::int32_t largest_plain_dim = 576;
 inline constexpr std::int32_t largest_value_dim = 512;
 
-/// Matrices of columns that a wave has side by side. For the largest dimension, expanding numbers of 8 bits for two needs
-/// more registers than exist.
+/// Matrices of columns that a wave has side by side. For the largest dimension, expanding numbers of 8 bits for two
+/// needs more registers than exist.
 template <class Element>
 [[nodiscard]] constexpr int most_attention_tiles(int head_dim) noexcept {
   return head_dim <= 128 || sizeof(typename Element::storage) == 2 ? 2 : 1;
@@ -34,8 +34,8 @@ struct attention_geometry {
   int residency = 2;  // workgroups that a processor runs at once
 
   /// `head_dim`: of the kernel; `tiles`: matrices of columns. At least three tiles per wave fit the shared memory of
-  /// every device of compute capability 8.0 and later, or two beside the queries of the largest dimension. Tiles take all
-  /// of it: another workgroup would start early on some processors, and others would wait for these.
+  /// every device of compute capability 8.0 and later, or two beside the queries of the largest dimension. Tiles take
+  /// all of it: another workgroup would start early on some processors, and others would wait for these.
   template <class Element>
   [[nodiscard]] static constexpr attention_geometry of(int head_dim, int tiles) noexcept {
     constexpr auto shared_bytes = 99 << 10;
@@ -50,8 +50,8 @@ struct attention_geometry {
   }
 };
 
-/// Lanes of a workgroup, and its workgroups per processor, of kernels whose workgroups share a task. On NVIDIA one takes
-/// all registers.
+/// Lanes of a workgroup, and its workgroups per processor, of kernels whose workgroups share a task. On NVIDIA one
+/// takes all registers.
 inline constexpr int group_lanes = 256;
 [[nodiscard]] constexpr int group_residency(runtime::matrix_instructions matrices) noexcept {
   return matrices == runtime::matrix_instructions::mma ? 1 : 2;
@@ -61,9 +61,9 @@ inline constexpr int group_lanes = 256;
 inline constexpr std::int32_t latent_columns = 64;
 inline constexpr int latent_residency = 1;
 
-/// Workgroups that have a share together, each with columns of its own of every task: two where the heads of a query fill
-/// an even number of workgroups. They read the same tokens at about the same time, so that the second-level cache holds
-/// these for the second.
+/// Workgroups that have a share together, each with columns of its own of every task: two where the heads of a query
+/// fill an even number of workgroups. They read the same tokens at about the same time, so that the second-level cache
+/// holds these for the second.
 [[nodiscard]] constexpr std::int32_t latent_workgroups(std::int32_t group_size) noexcept {
   const auto column_tiles = (group_size + latent_columns - 1) / latent_columns;
   return column_tiles % 2 == 0 ? 2 : 1;

@@ -17,8 +17,9 @@ struct expanded<Element> {
   using element = typename Element::rotated;
 };
 
-/// Eight neighbouring numbers of a packed token, as products read them: 16 bits each. Chunks count from the token's start;
-/// those from `first_wide` on are stored so. Those of 8 bits are decoded by way of `Half`, which stores binary16.
+/// Eight neighbouring numbers of a packed token, as products read them: 16 bits each. Chunks count from the token's
+/// start; those from `first_wide` on are stored so. Those of 8 bits are decoded by way of `Half`, which stores
+/// binary16.
 template <class Element, class Half>
 struct packed_chunk {
   using words = vector<lane_word, 4>;

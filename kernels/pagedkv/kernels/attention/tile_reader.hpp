@@ -53,7 +53,8 @@ PAGEDKV_DEVICE void expand_to_brain(lane_word stored, registers<lane_word, 2>& n
     numbers[0] = convert(Element::template halves_of<0>(stored));
     numbers[1] = convert(Element::template halves_of<1>(stored));
   } else {
-    // 128 is subtracted from the sum of 128 and the lower seven bits. The highest bit stands for -128, and makes 256 of that 128.
+    // 128 is subtracted from the sum of 128 and the lower seven bits. The highest bit stands for -128, and makes 256 of
+    // that 128.
     const auto convert = [](lane_word biased) {
       return subtract_pairs<brain>(biased & 0xff7fff7fU, biased & 0xff80ff80U);
     };

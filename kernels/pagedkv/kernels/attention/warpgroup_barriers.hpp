@@ -116,7 +116,8 @@ PAGEDKV_DEVICE void take_registers() {
   return number;
 }
 
-/// A number that all lanes of a wave have. The compiler then knows it, and keeps what depends on it in uniform registers.
+/// A number that all lanes of a wave have. The compiler then knows it, and keeps what depends on it in uniform
+/// registers.
 [[nodiscard]] PAGEDKV_DEVICE inline unsigned of_wave(unsigned number) { return shuffle(number, 0); }
 
 /// Keeps the compiler from moving uses of sums before the wait for their products.

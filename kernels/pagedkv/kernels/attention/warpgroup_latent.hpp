@@ -94,8 +94,8 @@ class latent_producer {
     }
   }
 
-  /// Finds the blocks of the rows that this wave copies in the next stages, one for each lane. Loads return in order, so
-  /// these wait for all copies in flight: they are issued some stages ahead.
+  /// Finds the blocks of the rows that this wave copies in the next stages, one for each lane. Loads return in order,
+  /// so these wait for all copies in flight: they are issued some stages ahead.
   PAGEDKV_DEVICE void find(const attention_piece& piece, std::int32_t first_token) {
     const auto index = static_cast<unsigned>(index_);
     const auto row = index % rows_of_wave;
@@ -150,8 +150,8 @@ class latent_producer {
 
 }  // namespace pagedkv::kernels
 
-// The warpgroup that expands packed tokens, in attention over latent vectors with products of warpgroups. Empty for other
-// compilers.
+// The warpgroup that expands packed tokens, in attention over latent vectors with products of warpgroups. Empty for
+// other compilers.
 
 namespace pagedkv::kernels {
 
@@ -191,8 +191,9 @@ class latent_expander {
   }
 
  private:
-  /// Eight neighbouring lanes read, in step `i`, four chunks of 16 bytes of rows 2 * i and 2 * i + 1 each, and write two
-  /// chunks for each: the order in which a lane takes chunks makes the places that it writes to the same in all steps.
+  /// Eight neighbouring lanes read, in step `i`, four chunks of 16 bytes of rows 2 * i and 2 * i + 1 each, and write
+  /// two chunks for each: the order in which a lane takes chunks makes the places that it writes to the same in all
+  /// steps.
   PAGEDKV_DEVICE void expand_part(unsigned use, int part) const {
     constexpr auto steps = rows_of_wave / 2;
     constexpr auto row_bytes = 128U;
@@ -238,8 +239,8 @@ namespace pagedkv::kernels {
 
   #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
 
-/// Registers of a lane that copies, expands or multiplies. The warpgroups share what they are launched with; a lane that
-/// asks for more waits without end.
+/// Registers of a lane that copies, expands or multiplies. The warpgroups share what they are launched with; a lane
+/// that asks for more waits without end.
 template <class Element>
 struct latent_registers {
   static constexpr int launched = packs_tokens<Element> ? 4 * 128 : 3 * 168;

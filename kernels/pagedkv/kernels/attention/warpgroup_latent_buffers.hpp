@@ -14,8 +14,8 @@
 namespace pagedkv::kernels {
 
 /// The division of a workgroup's work: a warpgroup that copies, one that expands packed tokens, and two that compute.
-/// Vectors pass through shared memory in stages of 32 tokens, each in parts that are copied and released one by one: the
-/// values of which each warpgroup that computes multiplies a half, and the numbers that are only keys.
+/// Vectors pass through shared memory in stages of 32 tokens, each in parts that are copied and released one by one:
+/// the values of which each warpgroup that computes multiplies a half, and the numbers that are only keys.
 template <class Element>
 struct warpgroup_latent_shape {
   static constexpr int producers = packs_tokens<Element> ? 2 : 1;
@@ -65,7 +65,8 @@ struct stored_part {
   int first;
   bool packed = false;  // to be expanded; else as products read them
 
-  /// The bits that chunks of a row are permuted by in shared memory. Expansion reads half of a block of two rows at once.
+  /// The bits that chunks of a row are permuted by in shared memory. Expansion reads half of a block of two rows at
+  /// once.
   [[nodiscard]] PAGEDKV_DEVICE constexpr unsigned swizzle(unsigned row) const { return packed ? row % 2 * 4 : row % 8; }
 
   [[nodiscard]] static PAGEDKV_DEVICE constexpr stored_part of(int part) {
@@ -80,8 +81,8 @@ struct stored_part {
   }
 };
 
-/// The buffers of a workgroup. Queries are used once a piece, stages once each. The warpgroup that copies says which pieces
-/// there are.
+/// The buffers of a workgroup. Queries are used once a piece, stages once each. The warpgroup that copies says which
+/// pieces there are.
 template <class Element>
 struct latent_buffers {
   using shape = warpgroup_latent_shape<Element>;
@@ -90,8 +91,8 @@ struct latent_buffers {
   unsigned base = aligned_shared(shape::alignment);
   buffer_ring<1> queries{base + shape::barriers};
 
-  /// By one lane. A warpgroup that computes releases the parts of values that it multiplies, and what is only keys of its
-  /// own stages: one lane of each wave, since only products read these. Factors and weights are each lane's.
+  /// By one lane. A warpgroup that computes releases the parts of values that it multiplies, and what is only keys of
+  /// its own stages: one lane of each wave, since only products read these. Factors and weights are each lane's.
   PAGEDKV_DEVICE void begin() const {
     constexpr auto waves = static_cast<unsigned>(warpgroup_lanes / 32);
     put_word(base + shape::values_ended, 0);

@@ -58,8 +58,8 @@ class latent_consumer {
     finish(take_piece(buffers_.piece_at(used_queries_)));  // again: the loop needs the registers
   }
 
-  /// Takes the numbers of queries that only keys are multiplied with. Shared memory is busier than the units that multiply:
-  /// products of 32 tokens read twice as many bytes of queries as of keys.
+  /// Takes the numbers of queries that only keys are multiplied with. Shared memory is busier than the units that
+  /// multiply: products of 32 tokens read twice as many bytes of queries as of keys.
   PAGEDKV_DEVICE void take_rotated_queries() {
     if constexpr (shape::keeps_rotated_queries) {
       const auto row = compute_again(row_);
@@ -75,8 +75,8 @@ class latent_consumer {
     }
   }
 
-  /// The products of keys of a stage, and those of the values before it, run beside the other warpgroup's arithmetic. The
-  /// first stage is in the loop, too: code of its own would be fetched once a piece.
+  /// The products of keys of a stage, and those of the values before it, run beside the other warpgroup's arithmetic.
+  /// The first stage is in the loop, too: code of its own would be fetched once a piece.
   PAGEDKV_DEVICE void add(const attention_row& row, const stages_of_piece& stages) {
     auto stage = group_;
     for (; stage < stages.count; stage += 2) {
@@ -96,8 +96,8 @@ class latent_consumer {
     }
   }
 
-  /// Turns products of keys into weights, gives them to the other warpgroup, and adds their values. Halfway, the products
-  /// of the values before have probably ended.
+  /// Turns products of keys into weights, gives them to the other warpgroup, and adds their values. Halfway, the
+  /// products of the values before have probably ended.
   PAGEDKV_DEVICE void weigh(const attention_row& row, const stages_of_piece& stages, std::int32_t stage,
                             stage_scores& scores) {
     settle(scores);
@@ -205,8 +205,8 @@ class latent_consumer {
     end_products();
   }
 
-  /// Starts the products of weights and this warpgroup's half of a stage's values. Those of the first stage replace what
-  /// the output has been.
+  /// Starts the products of weights and this warpgroup's half of a stage's values. Those of the first stage replace
+  /// what the output has been.
   PAGEDKV_DEVICE void multiply_values(std::int32_t stage, const weight_words& weights) {
     const auto values = rows::describe(buffers_.part_at(use_of(stage), group_));
     settle(output_[0]);

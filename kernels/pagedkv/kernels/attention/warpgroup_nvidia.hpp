@@ -158,8 +158,8 @@ PAGEDKV_DEVICE inline void put_chunk(unsigned to, const lane_word (&words)[4]) {
                "r"(words[3])
                : "memory");
 }
-/// Puts four 8 x 8 matrices of 16-bit numbers, of whose rows each lane has two numbers in each matrix. Lane i says where
-/// row i % 8 of matrix i / 8 goes.
+/// Puts four 8 x 8 matrices of 16-bit numbers, of whose rows each lane has two numbers in each matrix. Lane i says
+/// where row i % 8 of matrix i / 8 goes.
 PAGEDKV_DEVICE inline void put_matrices(unsigned to, const lane_word (&words)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(words[0]), "r"(words[1]),
                "r"(words[2]), "r"(words[3])

@@ -123,8 +123,8 @@ template <class Element>
   return planned;
 }
 
-/// Calls `launch_one(width, launch_shape, call)` for as many tokens at once as a launch takes; a lane then moves so many
-/// numbers of a row of the caller's at once, up to `Most`.
+/// Calls `launch_one(width, launch_shape, call)` for as many tokens at once as a launch takes; a lane then moves so
+/// many numbers of a row of the caller's at once, up to `Most`.
 template <class Element, int Most, class Number, class Launch>
 [[nodiscard]] runtime::status launch_row_tiles(const block_storage_view& view, std::int32_t layer, const slot* slots,
                                                std::int64_t num_tokens, const token_rows<Number>& keys,

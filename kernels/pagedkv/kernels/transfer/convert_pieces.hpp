@@ -50,8 +50,8 @@ PAGEDKV_DEVICE void transpose(vector<lane_word, words_of_vector> (&rows)[std::si
   }
 }
 
-/// How the lanes of a launch share the keys, or the values, of blocks. Neighbouring lanes write neighbouring vectors, of
-/// neighbouring tokens or dimensions, because half a sector of memory takes as long as a whole one.
+/// How the lanes of a launch share the keys, or the values, of blocks. Neighbouring lanes write neighbouring vectors,
+/// of neighbouring tokens or dimensions, because half a sector of memory takes as long as a whole one.
 struct piece_spread {
   std::int32_t neighbours_log2 = 0;
   bool in_turns = false;         // neighbouring lanes have neighbouring chunks, and exchange every other dimension
@@ -169,8 +169,8 @@ PAGEDKV_DEVICE void move_chunks(const numbers_of_head<Storage>& from, const numb
   }
 }
 
-/// Exchanges vectors of dimensions with the lane that has the next chunk: of both chunks one lane gets the even dimensions, in
-/// order, the other one the odd ones.
+/// Exchanges vectors of dimensions with the lane that has the next chunk: of both chunks one lane gets the even
+/// dimensions, in order, the other one the odd ones.
 template <std::size_t Size>
 PAGEDKV_DEVICE void take_turns(vector<lane_word, words_of_vector> (&dims)[Size], bool odd) {
   PAGEDKV_UNROLL
@@ -225,8 +225,8 @@ PAGEDKV_DEVICE void move_square(const numbers_of_head<Storage>& from, const numb
   }
 }
 
-/// Stores blocks in another layout. The grid's x counts pairs, heads, tiles and chunks; its y is the layer; its z is 0 for
-/// keys, 1 for values.
+/// Stores blocks in another layout. The grid's x counts pairs, heads, tiles and chunks; its y is the layer; its z is 0
+/// for keys, 1 for values.
 template <class Element>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(piece_conversion::workgroup_size) convert_pieces_kernel(piece_conversion call) {
   using storage = typename Element::storage;

@@ -98,8 +98,9 @@ template <class Word>
 }
 
 /// Copies blocks in every layer, within one storage or to another. The grid's y counts the pairs. One word per lane
-/// suffices to keep the memory busy, because there are enough lanes. Batches of one call are independent, so each may start as
-/// soon as the one before has started; it ends after that one, because the next kernel waits for the last batch only.
+/// suffices to keep the memory busy, because there are enough lanes. Batches of one call are independent, so each may
+/// start as soon as the one before has started; it ends after that one, because the next kernel waits for the last
+/// batch only.
 template <class Word>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(block_words::workgroup_size)
     copy_blocks_kernel(block_storage_view from, block_storage_view to, block_words words, block_batch batch) {

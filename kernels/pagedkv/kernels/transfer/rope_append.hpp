@@ -15,8 +15,8 @@ struct rotated_number {
   [[nodiscard]] PAGEDKV_HOST_DEVICE static constexpr float decode(float number, float /*scale*/) { return number; }
 };
 
-/// `ReadsAhead`: whether the angles are read before the first use of the key: that takes registers, but lanes with many of them
-/// are too few to hide two waits.
+/// `ReadsAhead`: whether the angles are read before the first use of the key: that takes registers, but lanes with many
+/// of them are too few to hide two waits.
 ///
 /// Reads keys, rotates them to their position as float32, and reads values unchanged. A lane holds both numbers of each
 /// pair: its `N` numbers are neighbours in the first half of the rotated part and their partners in the second half;

@@ -11,8 +11,8 @@
 namespace pagedkv {
 
 /// Doubly linked lists, from oldest to newest, of block ids that share one array of links: an id is in one list at
-/// most. `Beside` is what the owner keeps for a block, in the cache line of its links. Every operation is constant time;
-/// 8 bytes per block and those of `Beside`.
+/// most. `Beside` is what the owner keeps for a block, in the cache line of its links. Every operation is constant
+/// time; 8 bytes per block and those of `Beside`.
 template <class Beside>
 class basic_block_lists {
  public:

@@ -111,8 +111,8 @@ namespace pagedkv {
 /// At most 2^14 - 1 threads may hold or await the lock as readers at once. Destroy it only after every call has
 /// returned: a writer that leaves still wakes the readers that it admitted.
 ///
-/// `NumPlaces`: writers that wait at once share places when they are more; then each wakes those of one place. The words
-/// of 16 places are one cache line.
+/// `NumPlaces`: writers that wait at once share places when they are more; then each wakes those of one place. The
+/// words of 16 places are one cache line.
 template <template <class> class Atomic = std::atomic, contention_metrics Metrics = no_contention_metrics,
           std::uint32_t NumPlaces = 16>
 class basic_fair_shared_mutex {
