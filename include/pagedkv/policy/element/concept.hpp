@@ -56,7 +56,7 @@ concept number_itself = !std::is_class_v<P> && std::is_convertible_v<P, float>;
 /// An element may also have `encode_eight(numbers, scale, stored)` and `decode_eight(stored, scale, numbers)`, with the
 /// same bits, for processors with `PAGEDKV_WIDE` vectors. One of 8 bits has `halves_of<Pair>(four)`, as `float8` has,
 /// for attention on devices; without it, its numbers are read as integers times the scale. Prompts on Hopper round what
-/// `halves_of` gives to bfloat16, which holds all numbers of `int8` and `float8`.
+/// `halves_of` gives to bfloat16, which holds all numbers of `int8` and `float8`; not values without scales of tokens.
 ///
 /// A minimal model:
 ///

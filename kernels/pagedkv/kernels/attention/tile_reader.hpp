@@ -40,9 +40,11 @@ PAGEDKV_DEVICE void expand(lane_word stored, registers<lane_word, words_of_store
 /// The upper byte of bfloat16 numbers from 128 to 511.
 inline constexpr lane_word brain_high = 0x43434343U;
 
-/// The numbers of a stored word of 8-bit numbers, in order, as bfloat16, which holds all of int8 and float8.
+/// The numbers of a stored word of 8-bit numbers, in order, as bfloat16, which holds all of int8 and float8. `high` is
+/// `brain_high`, perhaps in a register.
 template <class Element, class Numbers>
-PAGEDKV_DEVICE void expand_to_brain(lane_word stored, registers<lane_word, 2>& numbers) {
+PAGEDKV_DEVICE void expand_to_brain(lane_word stored, registers<lane_word, 2>& numbers,
+                                    [[maybe_unused]] lane_word high = brain_high) {
   using brain = typename Numbers::brain;
   if constexpr (has_halves<Element>) {
     const auto convert = [](lane_word halves) {
@@ -58,8 +60,8 @@ PAGEDKV_DEVICE void expand_to_brain(lane_word stored, registers<lane_word, 2>& n
     const auto convert = [](lane_word biased) {
       return subtract_pairs<brain>(biased & 0xff7fff7fU, biased & 0xff80ff80U);
     };
-    numbers[0] = convert(permute_bytes<0x4140>(stored, brain_high));
-    numbers[1] = convert(permute_bytes<0x4342>(stored, brain_high));
+    numbers[0] = convert(permute_bytes<0x4140>(stored, high));
+    numbers[1] = convert(permute_bytes<0x4342>(stored, high));
   }
 }
 

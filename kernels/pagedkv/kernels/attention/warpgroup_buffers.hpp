@@ -195,6 +195,12 @@ struct prefill_buffers {
   }
 };
 
+/// Where the scale of a token is among those of a stage. Products give a lane four tokens of each sixteen, whose scales
+/// are neighbours.
+[[nodiscard]] PAGEDKV_DEVICE inline unsigned place_of_scale(unsigned token) {
+  return token / 16 * 16 + token % 8 / 2 * 4 + token % 16 / 8 * 2 + token % 2;
+}
+
 /// The stages of a piece, of so many tokens each.
 template <int Tokens>
 struct warpgroup_stages {

@@ -34,21 +34,6 @@ PAGEDKV_DEVICE void scale_rows(float (&output)[N], const registers<float, 2>& fa
   }
 }
 
-/// Scales the products of tokens, whose scales start at an address in shared memory.
-template <std::size_t N>
-PAGEDKV_DEVICE void scale_tokens(float (&products)[N], unsigned scales, int lane) {
-  const auto own = scales + static_cast<unsigned>(lane % 4) * 8;
-  PAGEDKV_UNROLL
-  for (auto i = std::size_t{0}; i < N; i += 4) {
-    registers<float, 2> pair;
-    take_pair(own + static_cast<unsigned>(i) * 8, pair);
-    PAGEDKV_UNROLL
-    for (auto j = std::size_t{0}; j < 4; ++j) {
-      products[i + j] *= pair[j % 2];
-    }
-  }
-}
-
 /// The columns of a piece, of which a lane has the rows `row` and `row + 8` of products. `Columns`: of a task.
 template <class Numbers, int Columns>
 class warpgroup_columns {

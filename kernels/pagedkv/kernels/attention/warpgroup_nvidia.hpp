@@ -171,9 +171,6 @@ PAGEDKV_DEVICE inline void take_chunk(unsigned from, lane_word (&words)[4]) {
                : "r"(from)
                : "memory");
 }
-PAGEDKV_DEVICE inline void take_pair(unsigned from, float (&numbers)[2]) {
-  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(numbers[0]), "=f"(numbers[1]) : "r"(from) : "memory");
-}
 PAGEDKV_DEVICE inline void put_word(unsigned to, lane_word word) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }

@@ -16,14 +16,24 @@
 
 namespace pagedkv::kernels {
 
+/// The numbers of weights and values in products. Values that become binary16, and have no scales of their own, stay so:
+/// bfloat16 takes four times the instructions.
+template <class Element, class Numbers>
+using prefill_value_number = std::conditional_t<has_halves<Element> && !Element::scaled, typename Numbers::half,
+                                                prefill_number<Element, Numbers>>;
+
 /// Turns stored rows into rows of products: the keys of a stage, then its values, and so on. Values are multiplied by
 /// their scales. Keys are not: large scores would magnify how they are rounded.
 template <class Element, class Numbers, int KeyDim, int ValueDim>
 class prefill_expander {
   using shape = warpgroup_prefill_shape<Element, KeyDim, ValueDim>;
   using rows = typename shape::rows;
+  using Number = prefill_number<Element, Numbers>;
+  using ValueNumber = prefill_value_number<Element, Numbers>;
+  using two_chunks = registers<lane_word, 2, 4>;
   static constexpr unsigned parts = shape::stored_rows / 16;
   static_assert(KeyDim == 128 && ValueDim == 128, "a row's 16 numbers of 8 bits are eight lanes' chunks");
+  static_assert(parts % 2 == 0);
 
  public:
   /// A lane has 16 numbers of a row in each 16. Eight neighbouring lanes have halves of two rows, which they read from
@@ -33,8 +43,11 @@ class prefill_expander {
     const auto row = index / 32 * 4 + lane / 4 % 2 + lane / 16 * 2;
     const auto chunk = lane % 4 + (lane / 8 + lane / 4) % 2 * 4;
     stored_ = static_cast<unsigned>(row * shape::stored_row_bytes + chunk * vector_bytes);
-    expanded_ = rows::at(row, chunk * 2);
+    expanded_[0] = rows::at(row, chunk * 2);
+    expanded_[1] = rows::at(row, chunk * 2 + 1);
     scale_ = static_cast<unsigned>(row) * 4;
+    // The compiler does not know this number. A constant it would move to a register again for each use.
+    high_ = brain_high ^ (workgroup_extent().x - static_cast<unsigned>(shape::lanes));
   }
 
   /// Until the warpgroup that copies says that no stage follows.
@@ -44,63 +57,79 @@ class prefill_expander {
       if (buffers_.stored_ended()) {
         return;
       }
+      two_chunks chunks;
+      take(0, chunks[0]);
       buffers_.keys.wait_until_empty(used_stages_);
-      expand_tile<false>(buffers_.keys_at(used_stages_));
+      expand_rows<false>(buffers_.keys_at(used_stages_), chunks);
       buffers_.keys.full(used_stages_).arrive();
       buffers_.values.wait_until_empty(used_stages_);
-      expand_tile<Element::scaled>(buffers_.values_at(used_stages_));
+      expand_rows<true>(buffers_.values_at(used_stages_), chunks);
       buffers_.values.full(used_stages_).arrive();
     }
   }
 
  private:
-  /// `Scales`: multiplies the numbers by the scales of values.
-  template <bool Scales>
-  PAGEDKV_DEVICE void expand_tile(unsigned to) {
+  /// Takes the lane's chunk of some sixteen of the stored rows.
+  PAGEDKV_DEVICE void take(unsigned part, lane_word (&chunk)[4]) const {
+    take_chunk(buffers_.stored_at(used_stored_) + stored_ + part * 16 * shape::stored_row_bytes, chunk);
+  }
+
+  /// Expands the keys or the values of a stage. The first chunk has been taken; each next one is taken before one is
+  /// expanded, also the first of the values.
+  template <bool Values>
+  PAGEDKV_DEVICE void expand_rows(unsigned to, two_chunks& chunks) {
     PAGEDKV_NO_UNROLL
     for (auto first = 0U; first < shape::tokens; first += shape::stored_rows) {
-      buffers_.stored.wait_until_full(used_stored_);
-      const auto from = buffers_.stored_at(used_stored_) + stored_;
-      registers<lane_word, parts, 4> stored;
-      registers<lane_word, parts> scales = {};
       PAGEDKV_UNROLL
       for (auto part = 0U; part < parts; ++part) {
-        take_chunk(from + part * 16 * shape::stored_row_bytes, stored[part]);
-        if constexpr (Scales) {
-          const auto scale = take_float(buffers_.value_scales_at(used_stages_) + scale_ + (first + part * 16) * 4);
-          scales[part] = pack<typename Numbers::brain>(scale, scale);
+        if (part + 1 < parts) {
+          take(part + 1, chunks[(part + 1) % 2]);
+        } else {
+          ++used_stored_;
+          if (!Values || first + shape::stored_rows < shape::tokens) {
+            buffers_.stored.wait_until_full(used_stored_);
+            take(0, chunks[0]);
+          }
         }
+        put_row<Values>(to, first + part * 16, chunks[part % 2]);
       }
-      PAGEDKV_UNROLL
-      for (auto part = 0U; part < parts; ++part) {
-        put_row<Scales>(to + expanded_ + (first / 16 + part) * next_rows, stored[part], scales[part]);
-      }
-      buffers_.stored.empty(used_stored_).arrive();
-      ++used_stored_;
+      buffers_.stored.empty(used_stored_ - 1).arrive();
     }
   }
 
-  template <bool Scales>
-  static PAGEDKV_DEVICE void put_row(unsigned to, const registers<lane_word, 4>& stored,
-                                     [[maybe_unused]] lane_word scales) {
+  /// `row`: the first of the sixteen.
+  template <bool Values>
+  PAGEDKV_DEVICE void put_row(unsigned to, unsigned row, const lane_word (&stored)[4]) const {
+    constexpr auto scales = Values && Element::scaled;
+    auto pair_of_scales = lane_word{0};
+    if constexpr (scales) {
+      const auto scale = take_float(buffers_.value_scales_at(used_stages_) + scale_ + row * 4);
+      pair_of_scales = pack<Number>(scale, scale);
+    }
     PAGEDKV_UNROLL
     for (auto chunk = 0U; chunk < 2; ++chunk) {
       registers<lane_word, 4> numbers;
       PAGEDKV_UNROLL
       for (auto word = 0U; word < 2; ++word) {
         registers<lane_word, 2> pairs;
-        expand_to_brain<Element, Numbers>(stored[chunk * 2 + word], pairs);
-        numbers[word * 2] = Scales ? multiply_brains(pairs[0], scales) : pairs[0];
-        numbers[word * 2 + 1] = Scales ? multiply_brains(pairs[1], scales) : pairs[1];
+        if constexpr (Values && !is_bfloat16<ValueNumber>) {
+          pairs[0] = Element::template halves_of<0>(stored[chunk * 2 + word]);
+          pairs[1] = Element::template halves_of<1>(stored[chunk * 2 + word]);
+        } else {
+          expand_to_brain<Element, Numbers>(stored[chunk * 2 + word], pairs, high_);
+        }
+        numbers[word * 2] = scales ? multiply_brains(pairs[0], pair_of_scales) : pairs[0];
+        numbers[word * 2 + 1] = scales ? multiply_brains(pairs[1], pair_of_scales) : pairs[1];
       }
-      put_chunk(to ^ chunk * vector_bytes, numbers);
+      put_chunk(to + expanded_[chunk] + row / 16 * next_rows, numbers);
     }
   }
 
   prefill_buffers<shape> buffers_;
-  unsigned stored_;    // where the lane's first stored chunk is among the rows
-  unsigned expanded_;  // where it goes among those of products
+  unsigned stored_;                  // where the lane's first stored chunk is among the rows
+  registers<unsigned, 2> expanded_;  // where its halves go among those of products
   unsigned scale_;
+  lane_word high_;
   unsigned used_stored_ = 0;
   unsigned used_stages_ = 0;
 };
@@ -118,6 +147,7 @@ class prefill_consumer {
   using shape = warpgroup_prefill_shape<Element, KeyDim, ValueDim>;
   using rows = typename shape::rows;
   using Number = prefill_number<Element, Numbers>;
+  using ValueNumber = prefill_value_number<Element, Numbers>;
   using column_state = warpgroup_columns<Numbers, shape::columns>;
   static constexpr int sums = shape::tokens / 2;  // scores of a lane
   using stages_of_piece = warpgroup_stages<shape::tokens>;
@@ -166,12 +196,15 @@ class prefill_consumer {
     registers<float, sums> scores = {};
     weight_words weights;
     registers<float, 2> rescale = {1.0F, 1.0F};
+    registers<lane_word, 4> scales;
     buffers_.keys.wait_until_full(used_stages_);
     publish_to_products();
     multiply_keys(used_stages_, scores);
+    take_scales(used_stages_, 0, scales);
     wait_for_products<0>();
     settle(scores);
     arrive_by_wave(buffers_.keys.empty(used_stages_), lane_);
+    scale_keys(used_stages_, scores, scales);
     auto rises = weigh(scores, row, stages, 0, rescale);
     // The loop begins with a wait: the compiler would move one in its middle before the arithmetic of `weigh`.
     for (auto stage = 1; stage < stages.count; ++stage) {
@@ -181,15 +214,17 @@ class prefill_consumer {
       if (rises) {
         scale_rows(output_, rescale);
       }
-      pack_weights<Number>(scores, weights);
+      pack_weights<ValueNumber>(scores, weights);
       buffers_.keys.wait_until_full(use);
       buffers_.values.wait_until_full(use - 1);
       publish_to_products();
       multiply_keys(use, scores);
       multiply_values(use - 1, weights);
+      take_scales(use, 0, scales);
       wait_for_products<1>();
       settle(scores);
       arrive_by_wave(buffers_.keys.empty(use), lane_);
+      scale_keys(use, scores, scales);
       rises = weigh(scores, row, stages, stage, rescale);
     }
     if (!keeps_queries) {
@@ -201,7 +236,7 @@ class prefill_consumer {
     if (rises) {
       scale_rows(output_, rescale);
     }
-    pack_weights<Number>(scores, weights);
+    pack_weights<ValueNumber>(scores, weights);
     buffers_.values.wait_until_full(last);
     publish_to_products();
     multiply_values(last, weights);
@@ -220,8 +255,8 @@ class prefill_consumer {
   /// Starts the products of this warpgroup's queries and the keys of a stage.
   PAGEDKV_DEVICE void multiply_keys(unsigned use, registers<float, sums>& scores) const {
     const auto first = static_cast<unsigned>(group_ * columns_of_warpgroup * 128);
-    const auto queries = shape::query_rows::describe(buffers_.queries_at(used_queries_) + first);
-    const auto keys = rows::describe(buffers_.keys_at(use));
+    const auto queries = shape::query_rows::describe(of_wave(buffers_.queries_at(used_queries_) + first));
+    const auto keys = rows::describe(of_wave(buffers_.keys_at(use)));
     settle(scores);
     begin_products();
     PAGEDKV_UNROLL
@@ -229,8 +264,8 @@ class prefill_consumer {
       PAGEDKV_UNROLL
       for (auto k = 0U; k < 4; ++k) {
         multiply_64x128<Number, false>(
-            scores, queries + (block * shape::query_rows::block_bytes + k * next_numbers) / 16,
-            keys + (block * rows::block_bytes + k * next_numbers) / 16, block + k > 0 ? 1 : 0);
+            scores, later(queries, block * shape::query_rows::block_bytes + k * next_numbers),
+            later(keys, block * rows::block_bytes + k * next_numbers), block + k > 0 ? 1 : 0);
       }
     }
     end_products();
@@ -244,20 +279,39 @@ class prefill_consumer {
     PAGEDKV_UNROLL
     for (auto k = 0U; k < shape::tokens / 16; ++k) {
       if constexpr (ValueDim == 64) {
-        multiply_64x64<Number, true>(output_, weights[k], values + k * next_rows / 16, 1);
+        multiply_64x64<ValueNumber, true>(output_, weights[k], later(values, k * next_rows), 1);
       } else {
-        multiply_64x128<Number, true>(output_, weights[k], values + k * next_rows / 16, 1);
+        multiply_64x128<ValueNumber, true>(output_, weights[k], later(values, k * next_rows), 1);
       }
     }
     end_products();
   }
 
+  /// Takes the scales of a lane's tokens in some sixteen of a stage. It takes the first ones while keys are multiplied,
+  /// because products delay a read of shared memory.
+  PAGEDKV_DEVICE void take_scales(unsigned use, unsigned sixteen, registers<lane_word, 4>& scales) const {
+    if constexpr (Element::scaled) {
+      take_chunk(buffers_.key_scales_at(use) + sixteen * 64 + static_cast<unsigned>(lane_) % 4 * 16, scales);
+    }
+  }
+
+  /// Multiplies a stage's products by the scales of keys, the first of which have been taken.
+  PAGEDKV_DEVICE void scale_keys([[maybe_unused]] unsigned use, [[maybe_unused]] registers<float, sums>& scores,
+                                 [[maybe_unused]] registers<lane_word, 4>& scales) const {
+    if constexpr (Element::scaled) {
+      PAGEDKV_UNROLL
+      for (auto i = 0U; i < static_cast<unsigned>(sums); ++i) {
+        if (i > 0 && i % 8 == 0) {
+          take_scales(use, i / 8, scales);
+        }
+        scores[i] *= __builtin_bit_cast(float, scales[i % 8 / 4 * 2 + i % 2]);
+      }
+    }
+  }
+
   [[nodiscard]] PAGEDKV_DEVICE bool weigh(registers<float, sums>& scores, const attention_row& row,
                                           const stages_of_piece& stages, std::int32_t stage,
                                           registers<float, 2>& rescale) {
-    if constexpr (Element::scaled) {
-      scale_tokens(scores, buffers_.key_scales_at(used_stages_ + static_cast<unsigned>(stage)), lane_);
-    }
     registers<float, 2> factors;
     const auto rises = columns_.refer(scores, row, stages.first_token + stage * shape::tokens, stages.end_token, lane_,
                                       factors, rescale);

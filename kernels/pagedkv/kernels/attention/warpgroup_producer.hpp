@@ -214,9 +214,10 @@ class prefill_producer {
     const auto* const block = view.block(call_.layer, row_.block);
     const auto at = row_.offset * static_cast<std::int32_t>(view.scale_token_stride) +
                     head * static_cast<std::int32_t>(view.scale_head_stride);
-    const auto to = buffers_.key_scales_at(used_keys_) + place_of_row() * 4;
-    copy_word(to, reinterpret_cast<const float*>(block + view.key_scale_offset) + at, exists);
-    copy_word(to + shape::scales_bytes, reinterpret_cast<const float*>(block + view.value_scale_offset) + at, exists);
+    copy_word(buffers_.key_scales_at(used_keys_) + place_of_scale(place_of_row()) * 4,
+              reinterpret_cast<const float*>(block + view.key_scale_offset) + at, exists);
+    copy_word(buffers_.value_scales_at(used_keys_) + place_of_row() * 4,
+              reinterpret_cast<const float*>(block + view.value_scale_offset) + at, exists);
     buffers_.keys.full(used_keys_).arrive_after_copies();
     ++used_keys_;
   }
