@@ -16,8 +16,8 @@
 
 namespace pagedkv::kernels {
 
-/// The numbers of weights and values in products. Values that become binary16, and have no scales of their own, stay so:
-/// bfloat16 takes four times the instructions.
+/// The numbers of weights and values in products. Values that become binary16, and have no scales of their own, stay
+/// so: bfloat16 takes four times the instructions.
 template <class Element, class Numbers>
 using prefill_value_number = std::conditional_t<has_halves<Element> && !Element::scaled, typename Numbers::half,
                                                 prefill_number<Element, Numbers>>;
