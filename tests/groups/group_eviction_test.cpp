@@ -258,6 +258,7 @@ TEST_CASE("policies hear of blocks of groups what they hear without groups", "[g
   listening_lru::told.clear();
   auto e = engine<group_cache<float32, listening_lru>>{config_of({full, window})};
   const auto size = e.cache.plan().groups[0].block_size;
+  REQUIRE(size > e.cache.config().block_size);
   const auto length = 4 * size;
   e.cache.advance_time(timestamp{1'000});
   e.serve(counted(2 * size + 1));
@@ -270,6 +271,7 @@ TEST_CASE("policies hear of blocks of groups what they hear without groups", "[g
     CHECK(heard.depth == static_cast<std::uint32_t>(3 - i));
     CHECK(heard.released_at == timestamp{1'000});
     CHECK(heard.expected_return == 7);
+    CHECK(heard.num_chain_blocks == 4);
     CHECK(heard.num_cached_blocks == 2);
     CHECK(heard.last_cached == listening_lru::told[1].parent);
     CHECK(heard.ended == (heard.depth >= 2));

@@ -369,8 +369,10 @@ class group_state : public group_shapes {
     });
   }
 
-  /// The facts about the blocks of a group that a sequence found.
-  void note_cached(block_release& how, const group_sequence& s, std::size_t g) const noexcept {
+  /// The facts about the blocks of a group that a sequence published, and found.
+  void note_chain(block_release& how, const group_sequence& s, std::size_t g) const noexcept {
+    const auto num_published = static_cast<std::int64_t>(s.num_nodes) * granularity();
+    how.num_chain_blocks = static_cast<std::uint32_t>(holds_tokens(g) ? places_for(g, num_published) : s.num_nodes);
     const auto num = holds_tokens(g) ? place_of(g, s.num_cached_tokens) : 0;
     how.num_cached_blocks = static_cast<std::uint32_t>(num);
     how.last_cached = num != 0 && s.tables[g].is_held(num - 1) ? s.tables[g][num - 1] : no_block;
@@ -382,7 +384,7 @@ class group_state : public group_shapes {
       if (g != group) {  // not with each block: it divides
         group = g;
         trunk = branch_ended && holds_tokens(g) ? places_for(g, s.num_branch_tokens) : 0;
-        note_cached(common, s, g);
+        note_chain(common, s, g);
       }
       auto how = common;
       how.ended |= branch_ended && place >= trunk;
