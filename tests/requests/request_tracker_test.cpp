@@ -391,7 +391,7 @@ TEMPLATE_LIST_TEST_CASE("a thousand requests that end in any order and way leave
 
   const auto start = [&](const std::vector<token>& tokens, const request_options& options) -> result<submission> {
     if (below(4) != 0) {
-      return tracker.submit(tokens, options);
+      return tracker.submit(tokens, options).outcome();
     }
     const auto made = under_test.cache.create_sequence(tokens, options.sequence);
     return made ? result<submission>{submission_of(tracker.adopt(made->id, options).value(), *made)} : made.error();

@@ -32,7 +32,7 @@ namespace pagedkv {
 /// preempted. Read as a `result`, but no `result`: a conversion would lose those requests, and nothing would resume
 /// them.
 template <class T>
-class [[nodiscard]] tracker_result : private result<T> {  // hold `submit(...)` and its like as `auto`, or as this type
+class [[nodiscard]] tracker_result : private result<T> {  // hold it as `auto`: a `result` loses `preempted()`
  public:
   using typename result<T>::value_type;
   using result<T>::result;
