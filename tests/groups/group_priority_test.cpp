@@ -110,3 +110,34 @@ TEST_CASE("groups tell a policy when a block was released", "[group_cache]") {
   CHECK(
       std::ranges::all_of(listening_priority::told, [](const auto& how) { return how.released_at == timestamp{70}; }));
 }
+
+TEST_CASE("a policy hears of blocks that a hit copies as of blocks that were found", "[group_cache]") {
+  const auto& second = GENERATE(window, state);
+  CAPTURE(second.kind);
+  auto cache = listening_cache{config_of(second, 40)};
+  const auto text = text_from(0, 21);
+  serve(cache, text, {.expected_return = 9});
+  listening_priority::told.clear();
+  const auto made = cache.create_sequence(text, {.expected_return = 9}).value();
+  REQUIRE(made.num_cached_tokens > 0);
+  REQUIRE(!listening_priority::told.empty());  // before the sequence ends: what it copied
+  CHECK(
+      std::ranges::all_of(listening_priority::told, [](const auto& how) { return how.depth < how.num_cached_blocks; }));
+  cache.release(made.id).value();
+}
+
+TEST_CASE("a policy hears the hint of a release also for the newest state of an answer", "[group_cache]") {
+  auto cache = listening_cache{config_of(state, 40)};
+  const auto text = text_from(0, 17);
+  auto options = sequence_options{.num_prompt_tokens = 5};
+  options.saving = {.at_branches = false, .at_prompt_end = false, .at_end = true};
+  const auto id = cache.create_sequence(text, options).value().id;
+  for (auto end = std::int64_t{1}; end <= 17; ++end) {
+    cache.commit(id, end).value();
+  }
+  listening_priority::told.clear();
+  cache.release(id, {.session_ended = true, .expected_return = 9}).value();
+  REQUIRE(listening_priority::told.size() > 1);
+  CHECK(std::ranges::all_of(listening_priority::told,
+                            [](const auto& how) { return how.ended && how.expected_return == 9; }));
+}

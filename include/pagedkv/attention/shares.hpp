@@ -132,7 +132,7 @@ inline void share_whole_tasks(std::span<const attention_row> rows, std::int64_t 
   return true;
 }
 
-/// Shares so long are longer than the merge of their results.
+/// Reading a share of so many tiles takes longer than merging its result.
 inline constexpr std::int64_t tiles_of_long_share = 8;
 
 /// Divides the tiles of all tasks of the rows, which with their overhead are `num_tiles`, among all `shares` but the

@@ -252,6 +252,11 @@ class block_pool {
   /// steps up to its fences have retired. Release chains deepest block first. Without a reference, changes nothing.
   /// True when the block is withdrawn and this was its last reference: the caller then calls `free_withdrawn`.
   bool release(block_id block, const block_release& how, std::uint32_t fence) noexcept {
+    // Ahead of the release: without a reference, the block may have other contents.
+    victims_.note(block, how, [&] {
+      const auto seen = state(block);
+      return seen.count() > 1 && seen.published();
+    });
     auto after = block_state{};
     auto gained = false;
     const auto let_go = [&](block_state seen) {
@@ -274,11 +279,8 @@ class block_pool {
       free_.push(block);
     } else if (after.count() == 0) {
       enter_order(block, after, how);
-    } else {
-      victims_.note(block, how);
-      if (after.step() != 0) {
-        watch(block, after.step());
-      }
+    } else if (after.step() != 0) {
+      watch(block, after.step());
     }
     return false;
   }

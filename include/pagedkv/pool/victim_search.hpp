@@ -137,10 +137,12 @@ class victim_search {
     list(block, how, all);
     twins_.release(block);
   }
-  /// A block lost a reference, and is still in use.
-  void note([[maybe_unused]] block_id block, [[maybe_unused]] const block_release& how) noexcept {
+  /// A block is going to lose a reference; `stays()`: whether it has others, and could be evicted without them.
+  template <class Stays>
+  void note([[maybe_unused]] block_id block, [[maybe_unused]] const block_release& how,
+            [[maybe_unused]] Stays&& stays) noexcept {
     if constexpr (requires { order_.note(block, how); }) {
-      if (!how.as_before) {
+      if (!how.as_before && stays()) {
         order_.note(block, how);
       }
     }

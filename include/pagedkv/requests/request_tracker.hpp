@@ -73,10 +73,11 @@ class [[nodiscard]] tracker_result : private result<T> {  // hold it as `auto`: 
 ///
 /// Thread safety: that of the cache. Progress: a mutex guards the records, under every locking policy but those for one
 /// thread. The tracker holds it while it finds and changes a record; in `append_batch`, while it reads those of the
-/// entries; and in `adopt`, in `resumable` and in an operation that preempts for a request, while it reads all records;
-/// never while it calls the cache or the preemption policy. So a thread that is stopped inside the cache stops no
-/// other; a thread that is stopped while it holds the mutex stops all users of this tracker, also under `lock_free`. If
-/// the cache returns `sequence_busy` for a release, a later operation of the tracker repeats it.
+/// entries; and in `adopt`, in `resumable`, in a batch with an entry whose request does not run, and in an operation
+/// that preempts for a request, while it reads all records; never while it calls the cache or the preemption policy. So
+/// a thread that is stopped inside the cache stops no other; a thread that is stopped while it holds the mutex stops
+/// all users of this tracker, also under `lock_free`. If the cache returns `sequence_busy` for a release, a later
+/// operation of the tracker repeats it.
 ///
 /// `Cache` outlives the tracker. Operations copy bytes, if necessary, on the given stream.
 template <class Cache, class Preemption>
@@ -210,8 +211,9 @@ class request_tracker {
   /// The cache's `append_batch` for running requests: `entries[i]` is of the sequence of `requests[i]`. Entries for
   /// which blocks are missing are repeated with preemption, the highest rank first. Not so where a request has several
   /// entries. The entries of requests that gave way count as failed, with `preempted` as the reason. New blocks of
-  /// repeated entries come last; ignore those of failed entries. Linear in the entries, as the cache's; each entry that
-  /// is repeated costs O(entries), and as `submit` with preemption. Errors of the call, which then changes nothing:
+  /// repeated entries come last; ignore those of failed entries. Linear in the entries, as the cache's, and in all
+  /// records for each entry whose request does not run; each entry that is repeated costs O(entries), and as `submit`
+  /// with preemption. Errors of the call, which then changes nothing:
   /// those of the cache; `invalid_argument` unless there are as many requests as entries, and where an entry is of a
   /// sequence that its request does not have, unless that has ended or gave way and no other has the sequence.
   [[nodiscard]] tracker_result<batch_outcome> append_batch(std::span<const request_id> requests,

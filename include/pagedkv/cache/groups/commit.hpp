@@ -213,10 +213,10 @@ template <layered State>
   return copied;
 }
 
-/// Makes the copied state of so many tokens findable at a node, or gives it back.
+/// Makes the copied state of so many tokens findable at a node, or gives it back. `hint`: of the sequence's release.
 template <layered State>
 void attach_copied_state(State& state, const group_sequence& s, std::vector<block_id>& copied, std::int64_t num_tokens,
-                         node_id node) noexcept {
+                         node_id node, const release_hint& hint = {}) noexcept {
   const auto g = state.group_with_state();
   if (node != no_node && !state.nodes.is_withdrawn(node) && state.nodes.attached(node, g) == no_block) {
     state.nodes.attach_state(node, g, copied);
@@ -226,7 +226,8 @@ void attach_copied_state(State& state, const group_sequence& s, std::vector<bloc
       state.announce_up_to(node, s.options.salt);
     }
   }
-  auto how = release_of(s, state.time(), {});
+  auto how = release_of(s, state.time(), hint);
+  how.ended |= hint.branch_complete && num_tokens > s.num_branch_tokens;
   if (s.has_ranges) {
     apply_ranges(how, s, static_cast<std::size_t>(num_tokens - 1), 1, state.time());
   }
@@ -238,7 +239,7 @@ void attach_copied_state(State& state, const group_sequence& s, std::vector<bloc
 
 /// Makes the newest state of the answer findable, before the sequence ends.
 template <layered State>
-void attach_newest_state(State& state, group_sequence& s) noexcept {
+void attach_newest_state(State& state, group_sequence& s, const release_hint& hint) noexcept {
   if (s.newest.empty()) {
     return;
   }
@@ -246,7 +247,7 @@ void attach_newest_state(State& state, group_sequence& s) noexcept {
   for (auto left = s.num_nodes; node != no_node && left > s.newest_nodes; --left) {
     node = state.nodes.parent(node);
   }
-  attach_copied_state(state, s, s.newest, static_cast<std::int64_t>(s.newest_nodes) * state.granularity(), node);
+  attach_copied_state(state, s, s.newest, static_cast<std::int64_t>(s.newest_nodes) * state.granularity(), node, hint);
 }
 
 /// Whether tokens from `num_tokens` on do not read blocks that a sequence has.

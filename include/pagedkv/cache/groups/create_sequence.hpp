@@ -58,8 +58,8 @@ class admission_plan {
   }
 
   /// Takes references and blocks, and copies what a hit does not share, by `copy(pairs)`. Requires that enough blocks
-  /// are available. When the copy fails, everything is given back. `how_at(g, place)`: the facts of the sequence, as of
-  /// which it releases what it copied.
+  /// are available. When the copy fails, everything is given back. `how_at(g, place)`: the facts with which the
+  /// sequence releases a block there; what was copied is released with these.
   template <class HowAt>
   [[nodiscard]] result<void> carry_out(block_copier copy, HowAt&& how_at) noexcept {
     std::ranges::for_each(shared_, [&](block_id block) { reference(block); });
@@ -77,6 +77,7 @@ class admission_plan {
       const auto& [block, g, place, parent] = sources_[i - 1];
       auto how = copied ? how_at(g, place) : undone;
       how.depth = static_cast<std::uint32_t>(place);
+      how.num_cached_blocks = std::max(how.num_cached_blocks, how.depth + 1);  // the hit found it
       how.parent = parent;
       state_.release(block, how, 0);
     }

@@ -27,7 +27,7 @@ template <layered State>
     if (s.has_copies) {
       attach_blocks_again(state, s);
     }
-    attach_newest_state(state, s);
+    attach_newest_state(state, s, hint);
     state.release_all(s.tables, state.releases_of(s, hint), state.pool.fence_of(s.steps));
     state.let_go(s.tail);
   });

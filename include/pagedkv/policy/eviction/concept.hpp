@@ -113,7 +113,7 @@ concept has_concurrent = requires {
 /// | `P::twins_first`    | false: of two blocks with equal contents, none goes out of turn                          |
 /// | `P::uses_priority`  | true: heeds `priority`, `retain_until` and, for these, `as_before`                       |
 /// | `P::orders_by_age`  | true: `contiguous_runs` may take blocks of similar age out of turn                       |
-/// | `p.note(id, release)` | a block, tracked or not, lost a reference and is still in use: if a pin is what holds it,    |
+/// | `p.note(id, release)` | a block, tracked or not, is going to lose one of its references: if a pin has another,   |
 /// |                     | `insert` comes with `as_before`                                                          |
 /// | `P::for_one_thread` | of a concurrent policy: one that orders alike, for caches with one thread                |
 /// | `p.next_victims()`  | the two blocks that `victim` would offer next: the pool fetches what evicting them reads |

@@ -205,7 +205,7 @@ class priority {
   }
 
   void note(block_id block, const block_release& release) noexcept {
-    if (lists_.tracked(block) && !lists_.in_use(block)) {  // another thread has released it meanwhile
+    if (lists_.tracked(block) && !lists_.in_use(block)) {  // another thread's hit has not removed it yet
       forget(block);
       return insert(block, release);
     }
