@@ -106,7 +106,7 @@ class admission_plan {
     const auto cached = static_cast<std::int64_t>(found_.num_nodes) * state_.granularity();
     const auto end = state_.places_for(g, num_tokens_);
     table.start(state_.num_sinks(g), state_.first_place(g, cached));
-    table.reserve(std::max(table.num_sinks() + end - table.first(), state_.entries_for(g, num_expected_)));
+    table.reserve(std::max(table.num_sinks() + end - table.first(), state_.entries_expected(g, num_expected_)));
     const auto share = [&](std::size_t place) {
       shared_.push_back(block_at(state_, found_.path, found_.num_nodes, g, place));
       table.extend(1)[0] = shared_.back();
@@ -447,7 +447,7 @@ template <layered State>
   const auto num_state = with_state != state.num_groups() ? state.blocks_of_state(with_state) : 0;
   const auto num_expected = state.tokens_expected(from.options);
   for (std::size_t g = 0; g < state.num_groups(); ++g) {
-    const auto room = state.holds_tokens(g) ? state.entries_for(g, num_expected) : 0;
+    const auto room = state.holds_tokens(g) ? state.entries_expected(g, num_expected) : 0;
     if (!to.tables[g].try_reserve(std::max(from.tables[g].all().size(), room))) {
       return error{error_code::out_of_memory, "number of blocks to fork", from.num_tokens};
     }

@@ -193,6 +193,10 @@ class group_state : public group_shapes {
     }
     return std::min(options.expected_tokens, most);
   }
+  /// Entries of a group's table for these; not more than there are blocks.
+  [[nodiscard]] std::size_t entries_expected(std::size_t g, std::int64_t num_tokens) const noexcept {
+    return std::min(entries_for(g, num_tokens), static_cast<std::size_t>(config.capacity()));
+  }
   [[nodiscard]] timestamp time() const noexcept { return static_cast<timestamp>(now.load(std::memory_order_relaxed)); }
 
   /// Keeps other threads out of the nodes and the pool during its own lifetime.

@@ -113,7 +113,8 @@ namespace pagedkv {
 /// the pool cannot bridge for all, the youngest go, and some sessions stay whole. Nothing has to be tuned. Until there
 /// is evidence the order is that of `lru`, and old evidence fades.
 ///
-/// Hints of a release are features like the others: the policy learns their worth. Time is counted in releases.
+/// Hints of a release are features like the others: the policy learns their worth. Time is counted in releases. Hits of
+/// a block that a pin holds are not seen.
 /// 18 bytes per block, those of `hit_memory` and `reuse_log`, and 1 MB.
 class hit_density {
  public:
