@@ -32,7 +32,7 @@ namespace pagedkv {
 /// preempted. Read as a `result`, but no `result`: a conversion would lose those requests, and nothing would resume
 /// them.
 template <class T>
-class [[nodiscard]] tracker_result : private result<T> {  // hold it as `auto`: a `result` loses `preempted()`
+class [[nodiscard]] tracker_result : private result<T> {  // compilers show this line: hold it as `auto`
  public:
   using typename result<T>::value_type;
   using result<T>::result;
@@ -47,6 +47,7 @@ class [[nodiscard]] tracker_result : private result<T> {  // hold it as `auto`: 
       : result<T>(std::move(outcome)), preempted_(std::move(preempted)) {}
 
   /// The value or the error alone, for a caller that lets no request preempt others, or has read `preempted()`.
+  /// Constant time. Errors: those of the operation.
   [[nodiscard]] const result<T>& outcome() const& noexcept { return *this; }
   [[nodiscard]] result<T> outcome() && noexcept { return std::move(*this); }
 
