@@ -13,6 +13,8 @@
 
 using namespace pagedkv;
 
+namespace pins_test {
+
 namespace {
 
 constexpr auto small_pool = cache_config{.block_size = 4, .num_blocks = 16, .head_dim = 1};
@@ -162,3 +164,5 @@ TEST_CASE("a creation that is refused leaves the blocks that it has hit their pr
   }
   CHECK(cache.check_invariants().empty());
 }
+
+}  // namespace pins_test

@@ -14,6 +14,8 @@
 
 using namespace pagedkv;
 
+namespace group_priority_test {
+
 namespace {
 
 /// An order that remembers what it was told.
@@ -141,3 +143,5 @@ TEST_CASE("a policy hears the hint of a release also for the newest state of an 
   CHECK(std::ranges::all_of(listening_priority::told,
                             [](const auto& how) { return how.ended && how.expected_return == 9; }));
 }
+
+}  // namespace group_priority_test
