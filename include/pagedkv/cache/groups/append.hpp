@@ -187,10 +187,7 @@ template <layered State>
       const auto shared = s.tables[g][place];
       s.tables[g].replace(place, targets[g]);
       s.has_copies = true;
-      auto how = state.releases_of(s)(g, place);
-      how.depth = static_cast<std::uint32_t>(place);
-      how.parent = place != 0 && s.tables[g].is_held(place - 1) ? s.tables[g][place - 1] : no_block;
-      state.release(shared, how, fence);
+      state.release_replaced(s, g, place, shared, fence);
       count<&cache_statistics::copies>(state.counts, 1);
       report<event_kind::copied>(state.events, [&] { return cache_event{.block = targets[g], .origin = shared}; });
     }

@@ -183,7 +183,7 @@ void take_continuation(State& state, group_sequence& s, const continuation_plan&
     assert(referenced);
     const auto own = s.tables[g][place];
     s.tables[g].replace(place, block);
-    state.release(own, state.releases_of(s)(g, place), fence);
+    state.release_replaced(s, g, place, own, fence);
   }
   drop_behind_windows(state, s, length);
   s.num_computed_tokens = s.num_cached_tokens = s.num_branch_tokens = length;

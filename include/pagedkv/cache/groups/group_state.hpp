@@ -400,6 +400,14 @@ class group_state : public group_shapes {
       return how;
     };
   }
+  /// Releases a block that another one has replaced at a place of a sequence's table.
+  void release_replaced(const group_sequence& s, std::size_t g, std::size_t place, block_id block,
+                        std::uint32_t fence) noexcept {
+    auto how = releases_of(s)(g, place);
+    how.depth = static_cast<std::uint32_t>(place);
+    how.parent = place != 0 && s.tables[g].is_held(place - 1) ? s.tables[g][place - 1] : no_block;
+    release(block, how, fence);
+  }
 
   void hold(const node_link<node_id>& tail) noexcept {
     if (tail.node != no_node) {
