@@ -33,37 +33,37 @@ namespace pagedkv {
 
 namespace detail {
 
+/// The tasks of all rows, and whether they are equally long, as many in each row.
+struct counted_tasks {
+  std::int64_t count = 0;
+  bool equal = true;
+
+  explicit counted_tasks(std::span<const attention_row> rows) noexcept {
+    for (const auto& row : rows) {
+      equal = equal && row.num_tiles == rows[0].num_tiles && row.num_tasks == rows[0].num_tasks;
+      count += row.num_tasks;
+    }
+    equal = equal && count > 0;
+  }
+};
+
 /// The number of shares. Slightly fewer than the waves if then no share ends inside one of several equal tasks: fewer
 /// pieces save more time than the idle waves lose.
-[[nodiscard]] inline std::int64_t choose_num_shares(std::span<const attention_row> rows, std::int64_t most) noexcept {
-  auto num_tasks = std::int64_t{0};
-  for (const auto& row : rows) {
-    if (row.num_tiles != rows[0].num_tiles || row.num_tasks != rows[0].num_tasks) {
-      return most;
-    }
-    num_tasks += row.num_tasks;
-  }
-  if (num_tasks == 0) {
+[[nodiscard]] inline std::int64_t choose_num_shares(const counted_tasks& tasks, std::int64_t most) noexcept {
+  if (!tasks.equal) {
     return most;
   }
-  const auto tasks_each = (num_tasks + most - 1) / most;
-  const auto even = num_tasks <= most             ? most / num_tasks * num_tasks
-                    : num_tasks % tasks_each == 0 ? num_tasks / tasks_each
-                                                  : most;
+  const auto tasks_each = (tasks.count + most - 1) / most;
+  const auto even = tasks.count <= most             ? most / tasks.count * tasks.count
+                    : tasks.count % tasks_each == 0 ? tasks.count / tasks_each
+                                                    : most;
   return even * 10 >= most * 9 ? even : most;
 }
 
 /// Shares that start inside a task, at most.
-[[nodiscard]] inline std::int64_t most_starts_inside(std::span<const attention_row> rows,
-                                                     std::int64_t num_shares) noexcept {
-  auto num_tasks = std::int64_t{0};
-  auto equal = true;
-  for (const auto& row : rows) {
-    equal = equal && row.num_tiles == rows[0].num_tiles && row.num_tasks == rows[0].num_tasks;
-    num_tasks += row.num_tasks;
-  }
-  const auto divide = equal && num_tasks > 0 && (num_shares % num_tasks == 0 || num_tasks % num_shares == 0);
-  return divide ? std::max<std::int64_t>(num_shares - num_tasks, 0) : num_shares - 1;
+[[nodiscard]] inline std::int64_t most_starts_inside(const counted_tasks& tasks, std::int64_t num_shares) noexcept {
+  const auto divide = tasks.equal && (num_shares % tasks.count == 0 || tasks.count % num_shares == 0);
+  return divide ? std::max<std::int64_t>(num_shares - tasks.count, 0) : num_shares - 1;
 }
 
 /// The first position from there on where a share may start.
@@ -148,10 +148,11 @@ inline void share_attention_tiles(const attention_shape& shape, std::span<const 
     share_whole_tasks(rows, each, shares);
     return;
   }
-  const auto num_shares = detail::choose_num_shares(rows, most);
+  const auto tasks = detail::counted_tasks{rows};
+  const auto num_shares = detail::choose_num_shares(tasks, most);
   const auto piece_overhead = std::int64_t{attention_piece_overhead(shape)};
   const auto all_tiles =
-      num_tiles + (piece_overhead > 0 ? piece_overhead * detail::most_starts_inside(rows, num_shares) : 0);
+      num_tiles + (piece_overhead > 0 ? piece_overhead * detail::most_starts_inside(tasks, num_shares) : 0);
   const auto each = all_tiles / num_shares;
   const auto rest = all_tiles % num_shares;
   auto share = std::size_t{0};
