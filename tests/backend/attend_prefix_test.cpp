@@ -37,7 +37,7 @@ batch_shape make_sharers(std::size_t count, std::int64_t tokens, std::int32_t gr
 
 /// The plan that the host makes for a batch.
 template <class Attention>
-host::attention::attention_plan plan_of(const Attention& attention, const attention_options& options, bool has_panels) {
+host::attention::work_plan plan_of(const Attention& attention, const attention_options& options, bool has_panels) {
   auto call = host::attention::attention_call{};
   call.view = attention.view();
   call.batch = attention.batch();

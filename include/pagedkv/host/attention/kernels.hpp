@@ -72,8 +72,8 @@ namespace pagedkv::host::attention {
 
 /// The two phases of an operation, each for any number of threads: first the pieces, then the units shared by pieces.
 struct kernels {
-  void (*run_piece)(const attention_call&, const attention_plan&, const piece&, float* scratch, float* partials);
-  void (*merge_chunks)(const attention_call&, const attention_plan&, const unit&, std::int32_t head, float* partials);
+  void (*run_piece)(const attention_call&, const work_plan&, const piece&, float* scratch, float* partials);
+  void (*merge_chunks)(const attention_call&, const work_plan&, const unit&, std::int32_t head, float* partials);
 };
 
 /// Whether an instruction set has sums of products of pairs of an element, without the matrix unit.

@@ -8,7 +8,7 @@ template <class Element>
 class panel_worker : private worker {
  public:
   // An inherited constructor would not inherit the instruction set.
-  PAGEDKV_INLINE panel_worker(const attention_call& call, const attention_plan& plan, const piece& p, float* scratch)
+  PAGEDKV_INLINE panel_worker(const attention_call& call, const work_plan& plan, const piece& p, float* scratch)
       : worker(call, plan, p, scratch) {}
 
   PAGEDKV_INLINE void run(float* partials) {

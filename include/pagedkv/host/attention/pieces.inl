@@ -16,7 +16,7 @@
 namespace pagedkv::host::attention::PAGEDKV_ISA {
 
 template <class Element>
-PAGEDKV_NOINLINE void run_piece(const attention_call& call, const attention_plan& plan, const piece& p, float* scratch,
+PAGEDKV_NOINLINE void run_piece(const attention_call& call, const work_plan& plan, const piece& p, float* scratch,
                                 float* partials) {
 #if PAGEDKV_LANES == 16
   if constexpr (fits_panels<Element>) {

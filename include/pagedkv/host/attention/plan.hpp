@@ -47,7 +47,7 @@ struct piece {
 };
 
 /// The division of the work into pieces, and the size of the memory that it takes, in numbers of float32.
-struct attention_plan {
+struct work_plan {
   std::vector<unit> units;
   std::vector<piece> pieces;
   std::vector<query_place> prefix_queries;
@@ -185,7 +185,7 @@ inline void add_units(const attention_call& call, std::size_t row, std::vector<u
 }
 
 /// Adds the unit of a shared prefix, and removes its tokens from the units of its rows. Each row has one unit.
-inline void add_prefix(const attention_call& call, attention_plan& plan, const attention_prefix_finder& finder,
+inline void add_prefix(const attention_call& call, work_plan& plan, const attention_prefix_finder& finder,
                        const attention_prefix_group& group, std::span<const std::size_t> unit_of_row) {
   auto prefix = unit{};
   prefix.row = static_cast<std::size_t>(finder.row_of(group, 0));
@@ -214,7 +214,7 @@ inline void add_prefix(const attention_call& call, attention_plan& plan, const a
 }
 
 /// Throws `std::bad_alloc`.
-inline void share_prefixes(const attention_call& call, attention_plan& plan) {
+inline void share_prefixes(const attention_call& call, work_plan& plan) {
   const auto shape = shape_of_prefixes(call);
   if (!call.batch.shares_prefixes || call.batch.lists.kind != listed_blocks::none || call.batch.num_rows() < 2 ||
       !shape.may_share_prefixes()) {
@@ -243,7 +243,7 @@ inline void share_prefixes(const attention_call& call, attention_plan& plan) {
 /// Divides a unit into pieces of about `target` cost: by chunks first, then by heads. A single thread takes whole
 /// units, but no more heads than fit its cache. Prompts have units enough for all threads, so results of chunks stay
 /// few.
-inline void add_pieces(const attention_call& call, attention_plan& plan, std::size_t index, std::int64_t target) {
+inline void add_pieces(const attention_call& call, work_plan& plan, std::size_t index, std::int64_t target) {
   constexpr auto most_scratch = std::int64_t{64} << 10;
   constexpr auto most_partials = std::int64_t{16} << 20;  // numbers
   auto& u = plan.units[index];
@@ -274,11 +274,11 @@ inline void add_pieces(const attention_call& call, attention_plan& plan, std::si
 
 /// Divides the work among up to `most_threads`, evenly whatever the lengths are. Small work takes fewer threads,
 /// because it takes time to wake one. Throws `std::bad_alloc`.
-[[nodiscard]] inline attention_plan make_plan(const attention_call& call, int most_threads) {
+[[nodiscard]] inline work_plan make_plan(const attention_call& call, int most_threads) {
   constexpr auto pieces_per_thread = 16;
   constexpr auto smallest_cost = std::int64_t{1} << 18;       // of a piece
   constexpr auto smallest_share = std::int64_t{1} << 20;  // of a thread: 20 us
-  auto plan = attention_plan{};
+  auto plan = work_plan{};
   auto total = std::int64_t{0};
   for (auto row = std::size_t{0}; row < call.batch.num_rows(); ++row) {
     add_units(call, row, plan.units);

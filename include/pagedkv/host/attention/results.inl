@@ -80,7 +80,7 @@ PAGEDKV_INLINE partial partial_of_prefix(const attention_call& call, const unit&
 }
 
 /// Merges the chunks of one KV head of a unit, and of its prefix, into the first chunk's memory, and writes the output.
-PAGEDKV_NOINLINE void merge_chunks(const attention_call& call, const attention_plan& plan, const unit& u,
+PAGEDKV_NOINLINE void merge_chunks(const attention_call& call, const work_plan& plan, const unit& u,
                                    std::int32_t head, float* partials) {
   const auto num_rows = rows_of(call, u);
   const auto dim = call.padded_value_dim();

@@ -31,7 +31,7 @@ template <class Element>
 class row_worker : private worker {
  public:
   // An inherited constructor would not inherit the instruction set.
-  PAGEDKV_INLINE row_worker(const attention_call& call, const attention_plan& plan, const piece& p, float* scratch)
+  PAGEDKV_INLINE row_worker(const attention_call& call, const work_plan& plan, const piece& p, float* scratch)
       : worker(call, plan, p, scratch) {}
 
   PAGEDKV_INLINE void run(float* partials) {

@@ -7,7 +7,7 @@ namespace pagedkv::host::attention::PAGEDKV_ISA {
 /// heads from the piece's first one.
 class worker {
  public:
-  PAGEDKV_INLINE worker(const attention_call& call, const attention_plan& plan, const piece& p, float* scratch)
+  PAGEDKV_INLINE worker(const attention_call& call, const work_plan& plan, const piece& p, float* scratch)
       : call_(call),
         plan_(plan),
         unit_(plan.units[p.unit]),
@@ -156,7 +156,7 @@ class worker {
 
  protected:
   const attention_call& call_;
-  const attention_plan& plan_;
+  const work_plan& plan_;
   const unit& unit_;
   const piece& piece_;
   std::int64_t num_rows_;
