@@ -63,6 +63,7 @@ class execution {
   execution(std::vector<std::unique_ptr<fiber>>& fibers, const bounds& limits, decide source, stop stopped = {})
       : fibers_(fibers), limits_(limits), decide_(std::move(source)), stop_(stopped) {
     active_ = this;
+    trace_.reserve(usual_decisions);
     clocks_[0].tick(0);
   }
 
@@ -120,6 +121,7 @@ class execution {
 
   [[nodiscard]] const std::string& failure() const { return failure_; }
   [[nodiscard]] const std::vector<decision>& trace() const { return trace_; }
+  [[nodiscard]] std::vector<decision> take_trace() { return std::move(trace_); }
 
   /// Number of instrumented operations of a thread.
   [[nodiscard]] std::uint32_t steps(std::size_t thread) const { return steps_[thread]; }
@@ -179,7 +181,18 @@ class execution {
   }
 
  private:
-  using thread_list = std::vector<std::size_t>;
+  /// Threads in ascending order. No memory of its own: each step of each schedule asks for one.
+  class thread_list {
+   public:
+    void push_back(std::size_t thread) { threads_[size_++] = static_cast<std::uint8_t>(thread); }
+    [[nodiscard]] std::size_t size() const { return size_; }
+    [[nodiscard]] bool empty() const { return size_ == 0; }
+    [[nodiscard]] std::size_t operator[](std::size_t index) const { return threads_[index]; }
+
+   private:
+    std::size_t size_ = 0;
+    std::array<std::uint8_t, max_threads> threads_;
+  };
 
   void may_preempt() {
     if (current_ == stop_.thread || preemptions_ == limits_.preemptions) {
@@ -238,6 +251,7 @@ class execution {
     return chosen;
   }
 
+  static constexpr auto usual_decisions = std::size_t{64};
   static inline execution* active_ = nullptr;
 
   std::vector<std::unique_ptr<fiber>>& fibers_;
@@ -372,14 +386,20 @@ class explorer {
     body(run);
     ++result.schedules;
     result.failure = run.failure();
-    auto schedule = std::ostringstream{};
-    for (auto i = std::size_t{0}; i < run.trace().size() && !result.failure.empty(); ++i) {
-      if (run.trace()[i].chosen != 0) {
-        schedule << i << ':' << run.trace()[i].chosen << ' ';
+    if (!result.failure.empty()) {
+      result.schedule = text_of(run.trace());
+    }
+    return run.take_trace();
+  }
+
+  [[nodiscard]] static std::string text_of(const std::vector<decision>& trace) {
+    auto text = std::ostringstream{};
+    for (auto i = std::size_t{0}; i < trace.size(); ++i) {
+      if (trace[i].chosen != 0) {
+        text << i << ':' << trace[i].chosen << ' ';
       }
     }
-    result.schedule = schedule.str();
-    return run.trace();
+    return text.str();
   }
 
   bounds limits_;
