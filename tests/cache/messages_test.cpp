@@ -214,7 +214,8 @@ TEST_CASE("a refusal for want of room says how much there is", "[messages]") {
   for (auto i = 1; i < 64; ++i) {
     REQUIRE(cache.begin_step());
   }
-  CHECK(said(cache.begin_step()) == "limit reached: number of steps in flight is 65, limit 64");
+  CHECK(said(cache.begin_step()) ==
+        "limit reached: number of steps from the oldest open one on is 65, limit 64, until step 1 retires");
 }
 
 TEST_CASE("a block that all references are used up for is not shared again", "[messages]") {

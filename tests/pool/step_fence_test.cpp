@@ -63,12 +63,13 @@ TEST_CASE("a 65th step waits until the oldest has retired", "[step_fence]") {
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == error_code::limit_reached);
   CHECK(refused.error().limit == static_cast<std::int64_t>(fence::capacity));
+  CHECK(refused.error().step == step_id{1});
   REQUIRE(steps.retire(step_id{2}));
-  CHECK_FALSE(steps.begin());
+  CHECK(steps.begin().error().step == step_id{1});
   REQUIRE(steps.retire(step_id{1}));
   CHECK(steps.begin().value() == step_id{65});
   CHECK(steps.begin().value() == step_id{66});
-  CHECK_FALSE(steps.begin());
+  CHECK(steps.begin().error().step == step_id{3});
 }
 
 TEST_CASE("steps retire in any order, and tags pass in the order of their steps", "[step_fence][random]") {

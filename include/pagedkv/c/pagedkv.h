@@ -117,7 +117,8 @@ typedef struct pagedkv_error {
   int64_t code;        /* PAGEDKV_OK before the first error */
   int64_t value;       /* that the operation refused: the blocks needed, for example */
   int64_t limit;       /* that it violates: the blocks available, for example; INT64_MIN without one */
-  pagedkv_step step;   /* PAGEDKV_CAPACITY_EXHAUSTED: there is room when it and those before have retired; 0 if not */
+  pagedkv_step step;   /* PAGEDKV_CAPACITY_EXHAUSTED: there is room when it and those before have retired; 0 if not.
+                          PAGEDKV_LIMIT_REACHED: the open step that keeps others from beginning */
   const char* subject; /* what the value is; lives as long as the program */
 } pagedkv_error;
 

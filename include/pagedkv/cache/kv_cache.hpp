@@ -402,13 +402,14 @@ class basic_kv_cache {
   /// it and all steps before it have retired. Blocks that no open step uses are available as soon as they are released.
   /// Commits before the call count as launched.
   /// Call it before the step's appends, so that a block that a copy on write replaces waits for the copy, too. Linear
-  /// in the sequences. Errors: `limit_reached` with 64 steps in flight, `unknown_sequence`, `sequence_busy`.
+  /// in the sequences. Errors: `limit_reached` with 64 steps from the oldest open one on, which `error::step` names,
+  /// `unknown_sequence`, `sequence_busy`.
   [[nodiscard]] result<step_id> begin_step(std::span<const sequence_id> ids) noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::begin_step(state_, ids);
   }
   /// Opens a step that may use any block in use, also by later sequences and pins. Constant time. Errors:
-  /// `limit_reached` with 64 steps in flight.
+  /// `limit_reached` with 64 steps from the oldest open one on, which `error::step` names.
   [[nodiscard]] result<step_id> begin_step() noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::begin_step(state_);

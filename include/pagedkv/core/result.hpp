@@ -46,7 +46,8 @@ struct error {
   std::int64_t limit = no_limit;  // in that unit: the nearest allowed value, or what the subject calls the limit
   const char* detail = "";        // lasts as long as the program: a runtime's or the system's own words, the path of a
                                   // file; empty elsewhere
-  step_id step{};                 // `capacity_exhausted`: there is room when this step and those before have retired
+  step_id step{};                 // `capacity_exhausted`: there is room when this step and those before have retired;
+                                  // `limit_reached`: the open step that keeps others from beginning
 
   /// One sentence for people: the subject, its value, and the limit. Throws `std::bad_alloc`.
   [[nodiscard]] std::string message() const;

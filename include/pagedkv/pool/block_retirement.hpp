@@ -37,15 +37,20 @@ class step_fence {
  public:
   static constexpr std::uint64_t capacity = 64;
 
-  /// Errors: `limit_reached` with `capacity` steps in flight.
+  /// Errors: `limit_reached` with `capacity` steps in flight, counted from the oldest open one, which `error::step`
+  /// names.
   [[nodiscard]] result<step_id> begin(step_use use = step_use::everything) noexcept {
     auto last = begun_.load(std::memory_order_acquire);
     do {
       // Negative if other threads have begun and retired steps since `last` was read: then the swap fails.
       const auto num_in_flight = static_cast<std::int64_t>(last - retired());
       if (num_in_flight >= static_cast<std::int64_t>(capacity)) {
-        return error{error_code::limit_reached, "number of steps in flight", num_in_flight + 1,
-                     static_cast<std::int64_t>(capacity)};
+        return error{error_code::limit_reached,
+                     "number of steps from the oldest open one on",
+                     num_in_flight + 1,
+                     static_cast<std::int64_t>(capacity),
+                     "",
+                     static_cast<step_id>(last - static_cast<std::uint64_t>(num_in_flight) + 1)};
       }
     } while (!begun_.compare_exchange_weak(last, last + 1, std::memory_order_acq_rel, std::memory_order_acquire));
     if (use == step_use::everything) {
