@@ -45,6 +45,18 @@ struct calling_allocator {
 };
 static_assert(resizable_allocator<calling_allocator>);
 
+/// Of a device that is not there.
+struct absent_backend : host_backend {
+  static constexpr std::string_view name = "absent";
+
+  absent_backend() { throw exception(error{error_code::backend_failure, "the search for a device", 100}); }
+};
+
+/// Of one that cannot be had.
+struct absent_allocator : host_allocator {
+  absent_allocator() { throw exception(error{error_code::backend_failure, "the search for a pool", 101}); }
+};
+
 /// Calls back when a block is copied on write.
 struct calling_backend : host_backend {
   static constexpr std::string_view name = "calling";
@@ -216,6 +228,18 @@ TEST_CASE("a refusal for want of room says how much there is", "[messages]") {
   }
   CHECK(said(cache.begin_step()) ==
         "limit reached: number of steps from the oldest open one on is 65, limit 64, until step 1 retires");
+}
+
+TEST_CASE("creation returns what the constructors of a backend and an allocator throw", "[messages]") {
+  using without_backend = kv_cache<float32, absent_backend>;
+  using without_memory = kv_cache<float32, absent_allocator>;
+  CHECK_THROWS_AS(without_backend{small_cache(4)}, exception);
+  CHECK(said(without_backend::create(small_cache(4))) == "backend failure: the search for a device is 100");
+  CHECK(said(without_backend::create(small_cache(4), host_allocator{})) ==
+        "backend failure: the search for a device is 100");
+  CHECK(said(without_backend::create(small_cache(4), no_events{})) ==
+        "backend failure: the search for a device is 100");
+  CHECK(said(without_memory::create(small_cache(4))) == "backend failure: the search for a pool is 101");
 }
 
 TEST_CASE("a block that all references are used up for is not shared again", "[messages]") {

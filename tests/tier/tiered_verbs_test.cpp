@@ -11,12 +11,20 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 using namespace pagedkv;
 using namespace pagedkv::test;
 
 namespace {
+
+/// Of a device that is not there.
+struct lacking_backend : host_backend {
+  static constexpr std::string_view name = "lacking";
+
+  lacking_backend() { throw exception(error{error_code::backend_failure, "the search for a device", 100}); }
+};
 
 /// Calls each operation of `kv_cache`, and returns what they answered.
 template <class Cache>
@@ -142,6 +150,14 @@ TEST_CASE("a cache with tiers has all operations of one without, with the same a
   REQUIRE(plain);
   REQUIRE(tiered);
   CHECK(answers_of_all_operations(**tiered) == answers_of_all_operations(**plain));
+}
+
+TEST_CASE("creation of a cache with tiers returns what a backend's constructor throws", "[tier][tiered_cache]") {
+  using cache_type = tiered_cache<float32, lacking_backend>;
+  const auto message = [](const auto& made) { return made ? std::string{} : made.error().message(); };
+  const auto missing = std::string{"backend failure: the search for a device is 100"};
+  CHECK(message(cache_type::create(small_device(24), {}, {16})) == missing);
+  CHECK(message(cache_type::create(small_device(24), {}, {16}, {}, host_allocator{})) == missing);
 }
 
 TEST_CASE("what the constructor of a cache with tiers throws, creation returns", "[tier][tiered_cache]") {

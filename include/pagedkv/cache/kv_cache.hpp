@@ -128,12 +128,23 @@ class basic_kv_cache {
   basic_kv_cache(const basic_kv_cache&) = delete;
   basic_kv_cache& operator=(const basic_kv_cache&) = delete;
 
-  /// A cache, with what the constructor throws as an error. In a pointer, because caches do not move. Linear in
+  /// A cache, with what the constructor throws as an error. In a pointer, because caches do not move. An allocator and
+  /// a backend that are not given are made here, and what their constructors throw is an error, too. Linear in
   /// `cache_config::capacity` and `max_sequences`, beside what the allocator does. Errors: `invalid_argument`,
-  /// `size_overflow`, `out_of_memory`.
+  /// `size_overflow`, `out_of_memory`; of a backend that is made here, `backend_failure` without a device.
+  [[nodiscard]] static result<std::unique_ptr<basic_kv_cache>> create(const cache_config& config) noexcept {
+    return make(config, [&] { return create(config, allocator_type{}, backend_type{}); });
+  }
   [[nodiscard]] static result<std::unique_ptr<basic_kv_cache>> create(const cache_config& config,
-                                                                      allocator_type memory = allocator_type{},
-                                                                      backend_type backend = backend_type{},
+                                                                      allocator_type memory) noexcept {
+    return make(config, [&] { return create(config, std::move(memory), backend_type{}); });
+  }
+  [[nodiscard]] static result<std::unique_ptr<basic_kv_cache>> create(const cache_config& config,
+                                                                      events_type events) noexcept {
+    return make(config, [&] { return create(config, allocator_type{}, backend_type{}, std::move(events)); });
+  }
+  [[nodiscard]] static result<std::unique_ptr<basic_kv_cache>> create(const cache_config& config, allocator_type memory,
+                                                                      backend_type backend,
                                                                       events_type events = events_type{}) noexcept {
     auto storage = storage_of(config, 0, std::move(memory));
     if (!storage) {
@@ -144,11 +155,6 @@ class basic_kv_cache {
           new basic_kv_cache(std::move(*storage), config, 0, std::move(backend), std::move(events)));
     };
     return detail::with_memory(construct, error{error_code::out_of_memory, "number of blocks", config.num_blocks});
-  }
-
-  [[nodiscard]] static result<std::unique_ptr<basic_kv_cache>> create(const cache_config& config,
-                                                                      events_type events) noexcept {
-    return create(config, allocator_type{}, backend_type{}, std::move(events));
   }
 
   /// The configuration that the constructor was given; `num_blocks()` is the size now. Constant time.
@@ -711,6 +717,12 @@ class basic_kv_cache {
       : storage_(std::move(storage)),
         backend_(std::move(backend)),
         state_(state_of(config, storage_, num_more_nodes, std::move(events))) {}
+
+  /// Calls a body that constructs what `create` was not given.
+  template <class Body>
+  [[nodiscard]] static result<std::unique_ptr<basic_kv_cache>> make(const cache_config& config, Body body) noexcept {
+    return detail::with_errors(body, error{error_code::out_of_memory, "number of blocks", config.num_blocks});
+  }
 
   /// Storage for a configuration that the cache supports.
   [[nodiscard]] static result<storage_type> storage_of(const cache_config& config,

@@ -184,23 +184,34 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   basic_tiered_cache(const basic_tiered_cache&) = delete;
   basic_tiered_cache& operator=(const basic_tiered_cache&) = delete;
 
-  /// A cache, with what the constructor throws as an error. In a pointer, because caches do not move. A program that is
-  /// compiled without exceptions ends when memory for the tiers is exhausted. Linear in the blocks and in the records
-  /// that all tiers have room for. Errors: those of `kv_cache::create`, and `invalid_argument` for options of tiers.
+  /// A cache, with what the constructor throws as an error. In a pointer, because caches do not move. An allocator and
+  /// a backend that are not given are made here, as by `kv_cache::create`. A program that is compiled without
+  /// exceptions ends when memory for the tiers is exhausted. Linear in the blocks and in the records that all tiers
+  /// have room for. Errors: those of `kv_cache::create`, and `invalid_argument` for options of tiers.
   [[nodiscard]] static result<std::unique_ptr<basic_tiered_cache>> create(const cache_config& config,
                                                                           const tier_config& tiers, host_tier_type host,
-                                                                          slower_tiers_type slower = {},
-                                                                          allocator_type memory = allocator_type{},
-                                                                          backend_type backend = backend_type{},
+                                                                          slower_tiers_type slower = {}) noexcept {
+    return make(config, tiers, host, [&] {
+      return std::make_unique<basic_tiered_cache>(config, tiers, std::move(host), std::move(slower));
+    });
+  }
+  [[nodiscard]] static result<std::unique_ptr<basic_tiered_cache>> create(const cache_config& config,
+                                                                          const tier_config& tiers, host_tier_type host,
+                                                                          slower_tiers_type slower,
+                                                                          allocator_type memory) noexcept {
+    return make(config, tiers, host, [&] {
+      return std::make_unique<basic_tiered_cache>(config, tiers, std::move(host), std::move(slower), std::move(memory));
+    });
+  }
+  [[nodiscard]] static result<std::unique_ptr<basic_tiered_cache>> create(const cache_config& config,
+                                                                          const tier_config& tiers, host_tier_type host,
+                                                                          slower_tiers_type slower,
+                                                                          allocator_type memory, backend_type backend,
                                                                           events_type events = events_type{}) noexcept {
-    if (const auto checked = check(config, tiers, host); !checked) {
-      return checked.error();
-    }
-    const auto construct = [&]() -> result<std::unique_ptr<basic_tiered_cache>> {
+    return make(config, tiers, host, [&] {
       return std::make_unique<basic_tiered_cache>(config, tiers, std::move(host), std::move(slower), std::move(memory),
                                                   std::move(backend), std::move(events));
-    };
-    return detail::with_errors(construct, error{error_code::out_of_memory, "number of blocks", config.num_blocks});
+    });
   }
 
   /// The records of such a cache, for tiers that are made before it. Linear in the layers. Throws `exception` for an
@@ -597,6 +608,19 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
       }
     }
   };
+
+  /// Calls a body that constructs a cache of sizes that are checked here.
+  template <class Body>
+  [[nodiscard]] static result<std::unique_ptr<basic_tiered_cache>> make(const cache_config& config,
+                                                                        const tier_config& tiers,
+                                                                        const host_tier_type& host,
+                                                                        Body body) noexcept {
+    if (const auto checked = check(config, tiers, host); !checked) {
+      return checked.error();
+    }
+    const auto construct = [&]() -> result<std::unique_ptr<basic_tiered_cache>> { return body(); };
+    return detail::with_errors(construct, error{error_code::out_of_memory, "number of blocks", config.num_blocks});
+  }
 
   [[nodiscard]] static cache_config with_seed(cache_config config) {
     if (config.hash_seed == 0) {
