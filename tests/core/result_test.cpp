@@ -1,3 +1,5 @@
+#include "../support/asserts.hpp"
+
 #include <pagedkv/core/result.hpp>
 
 #include <catch2/catch_test_macros.hpp>
@@ -60,3 +62,17 @@ TEST_CASE("a result is assigned and copied whole, value over error and back", "[
   CHECK(one.error().value == 3);
   CHECK(other.value() == "fine");
 }
+
+#ifndef NDEBUG
+
+TEST_CASE("a debug build says which error a result holds whose value is used", "[result]") {
+  const auto refused = result<std::string>(error{error_code::never_fits, "number of blocks", 3, 2});
+  const auto holds = [](const std::string& words) {
+    return words.starts_with("pagedkv: never fits: number of blocks is 3, limit 2\n") &&
+           words.find("a result that holds an error has no value") != std::string::npos;
+  };
+  CHECK(holds(pagedkv::testing::words_of_assertion([&] { static_cast<void>(refused->size()); })));
+  CHECK(holds(pagedkv::testing::words_of_assertion([&] { static_cast<void>(*refused); })));
+}
+
+#endif

@@ -121,6 +121,14 @@ namespace detail {
 #endif
 }
 
+#ifndef NDEBUG
+/// Prints the error of a result whose value is used all the same, for the assertion behind it: false.
+inline bool print_misused(const error& reason) {
+  std::fprintf(stderr, "pagedkv: %s\n", reason.message().c_str());
+  return false;
+}
+#endif
+
 /// The value of a `result<void>`.
 struct no_value {};
 
@@ -259,7 +267,8 @@ class [[nodiscard]] result {
 
   template <class Self>
   [[nodiscard]] static constexpr auto& unchecked(Self& self) noexcept {
-    assert(self.has_value() && "a result that holds an error has no value");
+    assert((self.has_value() || detail::print_misused(self.held_.reason)) &&
+           "a result that holds an error has no value");
     return (self.held_.value);
   }
 
