@@ -11,6 +11,9 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <sys/mman.h>
@@ -350,4 +353,20 @@ TEST_CASE("scales that the element does not read are refused", "[layout]") {
   }
   config.num_layers = std::numeric_limits<std::int32_t>::max();
   CHECK(plan_storage<nhd_block_major>(config, size_of_element<float8_e4m3>).error().code == error_code::size_overflow);
+}
+
+TEST_CASE("rows are made of arrays that stay, and of temporary spans of them", "[layout]") {
+  auto numbers = std::vector<float>(24);
+  const auto rows = contiguous_rows(std::span(numbers).first(16), 2, 4);
+  CHECK(rows.data == numbers.data());
+  CHECK(rows.num_tokens == 2);
+  const auto constant = contiguous_rows(std::as_const(numbers), 2, 4);
+  static_assert(std::is_same_v<decltype(constant), const token_rows<const float>>);
+  static_assert(std::is_same_v<decltype(rows), const token_rows<float>>);
+  CHECK(constant.num_tokens == 3);
+  const auto makes_rows = []<class Numbers>(std::type_identity<Numbers>) {
+    return requires(Numbers all) { contiguous_rows(std::forward<Numbers>(all), 2, 4); };
+  };
+  CHECK(makes_rows(std::type_identity<std::vector<float>&>{}));
+  CHECK_FALSE(makes_rows(std::type_identity<std::vector<float>&&>{}));
 }

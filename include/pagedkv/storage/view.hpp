@@ -167,9 +167,11 @@ struct token_rows {
   }
 };
 
-/// The rows in an array `[token][head][dim]` without gaps, as many as it holds.
+/// The rows in an array `[token][head][dim]` without gaps, as many as it holds. They refer to it: a temporary is a span
+/// of numbers that stay.
 template <class Numbers>
-[[nodiscard]] auto contiguous_rows(Numbers& numbers, std::int32_t num_kv_heads, std::int32_t head_dim) noexcept {
+  requires(std::is_lvalue_reference_v<Numbers> || std::ranges::enable_borrowed_range<std::remove_cv_t<Numbers>>)
+[[nodiscard]] auto contiguous_rows(Numbers&& numbers, std::int32_t num_kv_heads, std::int32_t head_dim) noexcept {
   const auto all = std::span(numbers);
   const auto token_stride = std::int64_t{num_kv_heads} * head_dim;
   return token_rows<typename decltype(all)::element_type>{
