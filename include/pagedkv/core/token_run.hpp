@@ -7,7 +7,9 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
+#include <type_traits>
 
 namespace pagedkv {
 
@@ -31,6 +33,12 @@ namespace detail {
   const auto* const from = std::lower_bound(keys.data(), end, first, is_before);
   return {from, std::lower_bound(from, end, last, is_before)};
 }
+
+/// Arrays of whole numbers that are no tokens.
+template <class Numbers>
+concept other_numbers = !std::convertible_to<Numbers, std::span<const token>> && requires(const Numbers& numbers) {
+  requires std::integral<std::remove_cvref_t<decltype(*std::data(numbers))>>;
+};
 
 }  // namespace detail
 
@@ -68,6 +76,9 @@ struct token_run {
   constexpr token_run(const Tokens& its_tokens, std::span<const prefix_key> its_keys = {},
                       std::span<const std::uint64_t> its_hashes = {}) noexcept
       : tokens(its_tokens), keys(its_keys), hashes(its_hashes) {}
+  template <detail::other_numbers Numbers>
+  token_run(const Numbers&,  // compilers show this line: tokens are of the type `pagedkv::token`, std::int32_t
+            std::span<const prefix_key> = {}, std::span<const std::uint64_t> = {}) = delete;
 
   /// Whether it has neither keys nor hashes.
   [[nodiscard]] constexpr bool tokens_only() const noexcept { return keys.empty() && hashes.empty(); }
