@@ -245,6 +245,10 @@ TEST_CASE("more slots than rows are refused", "[backend]") {
   const auto appended = backend.append<float32>(view, 0, slots, enough.input(), input, stream);
   REQUIRE_FALSE(appended);
   CHECK(appended.error().message() == "invalid argument: number of slots, more than rows, is 3, limit 2");
+  const auto without_values = backend.append<float32>(view, 0, slots, enough.input(), {}, stream);
+  REQUIRE_FALSE(without_values);
+  CHECK(without_values.error().message() ==
+        "invalid argument: heads of values in token_rows, which are not the storage's, is 0, limit 3");
   CHECK_FALSE(backend.append<float32>(view, 0, slots, input, enough.input(), stream));
   CHECK_FALSE(backend.gather<float32>(view, 0, slots, output, output, stream));
   const auto uncounted = token_rows<const float>{input.data, input.token_stride, input.head_stride};

@@ -358,7 +358,8 @@ TEMPLATE_TEST_CASE("Rows of another shape than the storage's are refused", "[app
   };
   const auto said = [](const std::string& what) { return "invalid argument: " + what; };
   CHECK(messages_of(3, 24, 2) ==
-        std::vector(2, said("heads in token_rows, which are not the storage's, is 3, limit 2")));
+        std::vector{said("heads of keys in token_rows, which are not the storage's, is 3, limit 2"),
+                    said("heads of values in token_rows, which are not the storage's, is 3, limit 2")});
   CHECK(messages_of(2, 64, 2) ==
         std::vector{said("numbers of a key in token_rows, which are not the storage's, is 64, limit 24"),
                     said("numbers of a value in token_rows, which are not the storage's, is 64, limit 24")});

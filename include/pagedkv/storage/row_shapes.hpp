@@ -36,10 +36,10 @@ template <class Number>
 
 template <class Number>
 [[nodiscard]] result<void> check_row_shapes(const token_rows<Number>& rows, std::int32_t num_heads, std::int32_t dim,
-                                            const char* dim_name, std::size_t num_slots) noexcept {
+                                            const char* heads_name, const char* dim_name,
+                                            std::size_t num_slots) noexcept {
   if (rows.num_heads != num_heads) {
-    return error{error_code::invalid_argument, "heads in token_rows, which are not the storage's,", rows.num_heads,
-                 num_heads};
+    return error{error_code::invalid_argument, heads_name, rows.num_heads, num_heads};
   }
   if (rows.head_dim != dim) {
     return error{error_code::invalid_argument, dim_name, rows.head_dim, dim};
@@ -62,9 +62,11 @@ template <class Number>
     return {};
   }
   auto checked = detail::check_row_shapes(keys, view.num_kv_heads, view.head_dim,
+                                          "heads of keys in token_rows, which are not the storage's,",
                                           "numbers of a key in token_rows, which are not the storage's,", num_slots);
   if (checked && values != nullptr) {
     checked = detail::check_row_shapes(*values, view.num_kv_heads, view.dim_of_values(),
+                                       "heads of values in token_rows, which are not the storage's,",
                                        "numbers of a value in token_rows, which are not the storage's,", num_slots);
   }
   return checked;
