@@ -588,7 +588,8 @@ class basic_kv_cache {
     static_assert(has_memory, "this cache has no memory: copy the engine's");
     return storage_.blocks();
   }
-  /// One part of a state in one of the blocks that `block_table` names. Constant time.
+  /// The address of one part of a state in one of the blocks that `block_table` names. `part` counts within the block,
+  /// up to `group_plan::parts_per_block`. Valid as long as the cache. Constant time.
   [[nodiscard]] std::byte* state_part(std::size_t group, block_id block, std::int32_t part) const noexcept
     requires layers_differ
   {
