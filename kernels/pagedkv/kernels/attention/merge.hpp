@@ -232,8 +232,7 @@ class merger {
     }
   }
 
-  /// Waits for the kernel that writes the partial results. Plans are complete earlier. Also called where nothing is
-  /// merged, so that work after this kernel also follows the other kernel.
+  /// Waits for the kernel that writes the partial results. Plans are complete earlier.
   PAGEDKV_DEVICE void wait() {
     if (!waited_) {
       wait_for_previous_kernel();
@@ -302,15 +301,21 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(merge_lanes* merge_groups)
     own.merge_many(entry, results_type::of(call, entry, index), i % used_columns, shared);
   }
   const auto num_all = load(&call.plan.counts->num_merges) * used_columns;
-  // Starts at the last workgroup: the first ones are busy with large merges.
-  for (auto i = (step - 1 - first) * merge_groups + own.group(); i < num_all; i += step * merge_groups) {
+  // Starts behind the workgroups that are busy with large merges, because not all of a grid may run at once.
+  const auto busy = num_large < step ? num_large : 0;
+  const auto rank = first < busy ? first + step - busy : first - busy;
+  for (auto i = rank * merge_groups + own.group(); i < num_all; i += step * merge_groups) {
     const auto entry = load_merge(call.plan.merges + i / used_columns);
     const auto results = results_type::of(call, entry, i / used_columns);
     if (results.count <= merged_by_group) {
       own.merge_few(entry, results, i % used_columns);
     }
   }
-  own.wait();
+  // One workgroup waits for the other kernel, so that work after this one follows both. Others that merge nothing end
+  // at once, so that workgroups of the next kernel find room. Beside large merges all wait: these then take less time.
+  if (first == 0 || num_large > 0) {
+    own.wait();
+  }
 }
 
 }  // namespace pagedkv::kernels
