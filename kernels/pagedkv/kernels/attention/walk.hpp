@@ -20,6 +20,11 @@ namespace pagedkv::kernels {
   return {low.values[0], low.values[1], low.values[2], low.values[3]};
 }
 
+/// Whether a share that ends where another one starts has no work.
+[[nodiscard]] PAGEDKV_DEVICE inline bool is_empty(const attention_share& share, const attention_share& next) {
+  return share.row == next.row && share.task == next.task && share.tile == next.tile;
+}
+
 [[nodiscard]] PAGEDKV_DEVICE inline attention_merge load_merge(const attention_merge* merge) {
   const auto words = load_vector<4>(reinterpret_cast<const std::int32_t*>(merge));
   return {words.values[0], words.values[1], words.values[2], words.values[3]};
@@ -86,7 +91,7 @@ class attention_walk : public attention_piece {
     task = start.task;
     tile = start.tile;
     partial = start.first_partial;
-    done = start.row == last_.row && start.task == last_.task && start.tile == last_.tile;
+    done = is_empty(start, last_);
     if (!done) {
       begin_task(call);
       find_end(call.plan);

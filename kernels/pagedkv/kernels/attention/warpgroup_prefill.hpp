@@ -387,11 +387,16 @@ PAGEDKV_DEVICE void attend_in_warpgroups(const attention_call& call, const divid
   using lane_registers = prefill_registers<shape>;
   static_assert(shape::bytes <= 227 * 1024);
   const auto index = static_cast<int>(local_index().x);
+  const auto share = static_cast<std::int32_t>(workgroup_index().x);
+  // A captured graph has this kernel where no prefix is shared, too, and the merge begins after all its workgroups.
+  if (call.plan.prefix_queries != nullptr &&
+      is_empty(load_share(call.plan.shares + share), load_share(call.plan.shares + share + 1))) {
+    return;
+  }
   if (index == 0) {
     prefill_buffers<shape>().begin();
   }
   barrier();
-  const auto share = static_cast<std::int32_t>(workgroup_index().x);
   const auto of_products = index - shape::producers * warpgroup_lanes;
   if (index < warpgroup_lanes) {
     give_registers<lane_registers::of_copies>();
