@@ -99,6 +99,9 @@ concept has_discard = keeps_no_kv<P> || requires(P policy, request_id id) {
 /// tokens that were committed ahead of their launch no longer count; nor, in an open step, those behind the last full
 /// block, nor any of a request that started in that step. A state is of the tokens of the last launch.
 ///
+/// `restore` may find fewer tokens in the new sequence than were saved: see `describe`. Where layers have windows, it
+/// calls the cache's `drop_behind_windows` before it writes; docs/requests.md says when it restores nothing.
+///
 /// Between `save` and the end of `discard` or `restore`, no other `save` is called for the same request. A policy that
 /// cannot save, or not restore, does nothing and returns `num_cached`: the K/V is then computed again.
 template <class P, class Cache>
