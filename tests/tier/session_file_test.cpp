@@ -191,11 +191,21 @@ TEST_CASE("a session whose first blocks were dropped is restored with its window
   // The dropped tokens are the caller's to tell.
   CHECK(test::said(save_sequence(cache, id, path)) ==
         test::invalid("tokens in contents of a session, which are not the sequence's, is 0, limit 22"));
-  const auto others = text(8, 22);
+  auto others = tokens;
+  others[14] += 1;
   CHECK(test::said(save_sequence(cache, id, path, session_options<>{.contents = others})) ==
-        test::invalid("tokens in contents of a session, which are not the sequence's, is 22, limit 22"));
+        test::invalid("position in contents of a session, where the token is not the sequence's, is 14"));
+  const auto keys = std::array{prefix_key{3, {1, 2}}};
+  CHECK(test::said(save_sequence(cache, id, path, session_options<>{.contents = {tokens, keys}})) ==
+        test::invalid("keys in contents of a session, which are not the sequence's, is 1, limit 0"));
   CHECK(!std::filesystem::exists(path));
   REQUIRE(save_sequence(cache, id, path, session_options<>{.contents = tokens}));
+  const auto own_keys = std::array{prefix_key{1, {2, 3}}, prefix_key{5, {6, 7}}};
+  const auto other_keys = std::array{own_keys[0], prefix_key{5, {6, 8}}};
+  const auto keyed = create_written(cache, {text(70, 6), own_keys});
+  CHECK(test::said(save_sequence(cache, keyed, folder.file("keyed"),
+                                 session_options<>{.contents = {text(70, 6), other_keys}})) ==
+        test::invalid("position of a key in contents of a session, which is not the sequence's, is 5"));
 
   auto another = plain{small_config(32, 2)};
   const auto restored = restore_sequence(another, path).value();

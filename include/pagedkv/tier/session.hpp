@@ -320,6 +320,13 @@ template <class Cache>
   return 0;
 }
 
+/// How many leading elements of two arrays are equal.
+template <class Element>
+[[nodiscard]] std::size_t num_equal(std::span<const Element> a, std::span<const Element> b) noexcept {
+  const auto end = std::ranges::mismatch(a, b).in1;
+  return static_cast<std::size_t>(end - a.begin());
+}
+
 /// Fills a head with the tokens and keys of a sequence. `contents`: of the caller's, where the cache has lost the
 /// first. Errors: `invalid_argument` where these differ.
 template <class Cache>
@@ -344,10 +351,24 @@ template <class Cache>
   }
   if (num_lost > 0 || !contents.tokens.empty()) {
     const auto given = contents.tokens;
-    if (given.size() != head.tokens.size() || !std::ranges::equal(given.last(known.size()), known) ||
-        !std::ranges::equal(contents.keys, head.keys)) {
+    if (given.size() != head.tokens.size()) {
       return error{error_code::invalid_argument, "tokens in contents of a session, which are not the sequence's,",
                    std::ssize(given), head.num_tokens()};
+    }
+    if (const auto equal = num_equal(given.last(known.size()), std::span<const token>{known}); equal < known.size()) {
+      return error{error_code::invalid_argument,
+                   "position in contents of a session, where the token is not the sequence's,",
+                   num_lost + static_cast<std::int64_t>(equal)};
+    }
+    if (contents.keys.size() != head.keys.size()) {
+      return error{error_code::invalid_argument, "keys in contents of a session, which are not the sequence's,",
+                   std::ssize(contents.keys), std::ssize(head.keys)};
+    }
+    const auto keys = std::span<const prefix_key>{head.keys};
+    if (const auto equal = num_equal(contents.keys, keys); equal < keys.size()) {
+      return error{error_code::invalid_argument,
+                   "position of a key in contents of a session, which is not the sequence's,",
+                   contents.keys[equal].position};
     }
     std::ranges::copy(given, head.tokens.begin());
   }
