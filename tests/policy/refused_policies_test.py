@@ -143,13 +143,16 @@ REFUSED = (
     },
 )
 
-# Operations of a cache without memory that need some, each with its sentence.
+# Operations that a kind of cache has not, each with its sentence: those that need memory, and one that windows replace.
+WINDOWS = "groups with a window release their blocks by themselves: give them a window"
 REFUSED_USES = {
     "cache.view().base": "this cache has no memory: give kernels the engine's, with block tables and slots",
     "cache.write(0, {}, {}, {}, list)": "this cache has no memory: write K/V to the engine's, at the slots",
     "cache.read(0, {}, {}, {}, list)": "this cache has no memory: read K/V from the engine's, at the slots",
     "cache.append(sequence_id{}, 1)": "with `copy_list`, an operation that may copy blocks needs a list",
 }
+REFUSED_IN_GROUPS = {"groups.drop_before({}, 0)": WINDOWS}
+REFUSED_IN_TIERED_GROUPS = {"tiered_groups.drop_before({}, 0)": WINDOWS}
 
 # The last four are what sentences above name.
 ACCEPTED = (
@@ -176,26 +179,31 @@ def compile_caches(caches):
 
 
 def compile_uses(uses):
-    """The same for a program with these uses of a cache without memory."""
+    """The same for a program with these uses of caches without memory, or with groups."""
     body = "".join(f"  static_cast<void>({use});\n" for use in uses)
-    function = f"void use(kv_cache<copy_list>& cache, std::vector<block_pair>& list) {{\n{body}}}\n"
-    return compile_program(PROGRAM + function)
+    caches = (
+        "kv_cache<copy_list>& cache, std::vector<block_pair>& list, group_cache<>& groups, "
+        "group_cache<host_tier<>>& tiered_groups"
+    )
+    return compile_program("#include <pagedkv/tier/tiered_cache.hpp>\n" + PROGRAM + f"void use({caches}) {{\n{body}}}\n")
 
 
 class Policies(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as workers:
-            uses = workers.submit(compile_uses, REFUSED_USES)
+            kinds = (REFUSED_USES, REFUSED_IN_GROUPS, REFUSED_IN_TIERED_GROUPS)
+            uses = [(kind, workers.submit(compile_uses, kind)) for kind in kinds]
             *cls.refused, cls.accepted = workers.map(compile_caches, (*REFUSED, ACCEPTED))
-            cls.refused_uses = uses.result()
+            cls.refused_uses = [(kind, outcome.result()) for kind, outcome in uses]
 
     def test_each_wrong_choice_is_refused_with_one_sentence(self):
         for choices, outcome in zip(REFUSED, self.refused):
             self.check_refused(choices, *outcome)
 
-    def test_each_use_of_missing_memory_is_refused_with_one_sentence(self):
-        self.check_refused(REFUSED_USES, *self.refused_uses)
+    def test_each_use_of_what_a_cache_has_not_is_refused_with_one_sentence(self):
+        for uses, outcome in self.refused_uses:
+            self.check_refused(uses, *outcome)
 
     def check_refused(self, choices, status, text):
         errors = [line for line in text.splitlines() if "error: " in line]

@@ -256,8 +256,10 @@ class basic_kv_cache {
   /// the committed tokens.
   [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
     static_assert(!layers_differ, "groups with a window release their blocks by themselves: give them a window");
-    const auto guard = exclusive_guard{mutex_};
-    return detail::drop_before(state_, id, num_tokens);
+    if constexpr (!layers_differ) {
+      const auto guard = exclusive_guard{mutex_};
+      return detail::drop_before(state_, id, num_tokens);
+    }
   }
 
   /// Releases blocks behind the windows of the token at `num_tokens`, which have no K/V: the tokens before it were

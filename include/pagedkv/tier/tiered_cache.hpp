@@ -347,16 +347,18 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   /// continues.
   [[nodiscard]] result<void> drop_before(sequence_id id, std::int64_t num_tokens) noexcept {
     static_assert(!layers_differ, "groups with a window release their blocks by themselves: give them a window");
-    const auto guard = exclusive_guard{mutex_};
-    return device::visit_sequence(id, {}, [&](auto& state, auto& s, auto&&) -> result<void> {
-      const auto num_before = std::max(s.num_computed_tokens / block_size() - 1, std::int64_t{0});
-      if (static_cast<std::size_t>(num_before) > s.blocks.num_dropped()) {  // otherwise nothing more goes
-        store_.keep_chain(s.blocks[static_cast<std::size_t>(num_before)]);
-      }
-      const auto first_kept =
-          num_tokens <= s.num_computed_tokens ? std::min(num_tokens, num_before * block_size()) : num_tokens;
-      return detail::drop_before(state, s, first_kept);
-    });
+    if constexpr (!layers_differ) {
+      const auto guard = exclusive_guard{mutex_};
+      return device::visit_sequence(id, {}, [&](auto& state, auto& s, auto&&) -> result<void> {
+        const auto num_before = std::max(s.num_computed_tokens / block_size() - 1, std::int64_t{0});
+        if (static_cast<std::size_t>(num_before) > s.blocks.num_dropped()) {  // otherwise nothing more goes
+          store_.keep_chain(s.blocks[static_cast<std::size_t>(num_before)]);
+        }
+        const auto first_kept =
+            num_tokens <= s.num_computed_tokens ? std::min(num_tokens, num_before * block_size()) : num_tokens;
+        return detail::drop_before(state, s, first_kept);
+      });
+    }
   }
 
   /// Does the same as in `kv_cache`; ends a load that is under way for the sequence, whose records stay in host memory.
