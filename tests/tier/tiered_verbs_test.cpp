@@ -60,7 +60,7 @@ std::vector<std::int64_t> answers_of_all_operations(Cache& cache) {
   for (std::int32_t layer = 0; layer < 2; ++layer) {
     note_done(cache.write(layer, slots, contiguous_rows(numbers, 1, row_dim), contiguous_rows(numbers, 1, row_dim)));
   }
-  note_done(cache.commit(first, 9));
+  note_done(cache.commit(first, 9, typename Cache::copying_stream{}));
   auto read = std::vector<float>(9 * row_dim);
   auto values = read;
   note_done(cache.read(1, slots, contiguous_rows(read, 1, row_dim), contiguous_rows(values, 1, row_dim)));

@@ -155,6 +155,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
   using slower_tiers_type = typename detail::tuple_of<typename parts::slower>::type;
   using groups_type = typename device::groups_type;
   using stream_type = typename device::stream_type;
+  using copying_stream = stream_type;  // of operations that copy to host memory, where they need no copy in `kv_cache`
   using clock = std::chrono::steady_clock;
 
   /// Host memory and the slower ones; then as in `kv_cache`.
