@@ -158,8 +158,8 @@ PAGEDKV_INLINE floats decode(const std::byte* from) {
   }
 }
 
-/// Vectors of float32 that one load fills. Loads of less than a cache line keep fewer lines in flight; four vectors of
-/// int8 would leave too few registers for sums.
+/// Vectors of float32 that are decoded together, from one load where the element allows. Loads of less than a cache
+/// line keep fewer lines in flight; four vectors of int8 would leave too few registers for sums.
 template <class Element>
 inline constexpr auto vectors_of_load = lanes >= 16 && size_of<Element> == 2 ? 2 : 1;
 
@@ -167,7 +167,7 @@ inline constexpr auto vectors_of_load = lanes >= 16 && size_of<Element> == 2 ? 2
 template <class Element>
 inline constexpr auto sorts_numbers = std::same_as<Element, bfloat16> && vectors_of_load<Element> == 2;
 
-/// Decodes as many numbers as one load reads.
+/// Decodes `vectors_of_load` vectors.
 template <class Element>
 PAGEDKV_INLINE void decode_load(const std::byte* from, floats* numbers) {
   if constexpr (vectors_of_load<Element> == 1) {
@@ -177,11 +177,9 @@ PAGEDKV_INLINE void decode_load(const std::byte* from, floats* numbers) {
     numbers[0] = reinterpret_cast<floats>(pairs << 16);
     numbers[1] = reinterpret_cast<floats>(pairs & static_cast<std::int32_t>(0xffff0000));
   } else {
-    const auto loaded = read<ints>(from);
-    shorts parts[2];
-    __builtin_memcpy(parts, &loaded, sizeof loaded);
-    numbers[0] = decode_half(parts[0]);
-    numbers[1] = decode_half(parts[1]);
+    // Each conversion reads its half of the line: GCC 12 takes a loaded line apart through the stack.
+    numbers[0] = decode<Element>(from);
+    numbers[1] = decode<Element>(from + lanes * size_of<Element>);
   }
 }
 
