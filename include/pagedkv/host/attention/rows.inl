@@ -150,12 +150,12 @@ PAGEDKV_INLINE floats scales_of(const float* scales, std::int32_t i) {
 
 /// Sets the scores of tokens that a tree mask hides to minus infinity.
 template <int Rows>
-PAGEDKV_NOINLINE void hide_branches(const row_set& set, const tile& t, floats* scores) {
+PAGEDKV_NOINLINE void hide_branches(const row_set& set, const tile& t) {
   constexpr auto tokens = lanes / Rows;
   for (auto r = 0; r < Rows; ++r) {
     for (auto token = 0; token < t.num_tokens; ++token) {
       if ((set.hidden[r] >> token & 1) != 0) {
-        scores[token / tokens][r * tokens + token % tokens] = -std::numeric_limits<float>::infinity();
+        set.scores[token / tokens * lanes + r * tokens + token % tokens] = -std::numeric_limits<float>::infinity();
       }
     }
   }
@@ -163,17 +163,18 @@ PAGEDKV_NOINLINE void hide_branches(const row_set& set, const tile& t, floats* s
 
 /// Converts products to scores: scale, cap, bias, and minus infinity where a row does not see the token.
 template <int Rows>
-PAGEDKV_INLINE void finish_scores(const row_set& set, const tile& t, floats* scores) {
+PAGEDKV_INLINE void finish_scores(const row_set& set, const tile& t) {
   constexpr auto tokens = lanes / Rows;
+  auto* const scores = set.scores;
   const auto num_vectors = (t.num_tokens + tokens - 1) / tokens;
   if (t.key_scales != nullptr) {
     for (auto i = 0; i < num_vectors; ++i) {
-      scores[i] *= scales_of<Rows>(t.key_scales, i);
+      write_floats(scores + i * lanes, read_floats(scores + i * lanes) * scales_of<Rows>(t.key_scales, i));
     }
   }
   if (set.cap != 0) {
     for (auto i = 0; i < num_vectors; ++i) {
-      scores[i] = set.cap * tanh(scores[i]);
+      write_floats(scores + i * lanes, set.cap * tanh(read_floats(scores + i * lanes)));
     }
   }
   const auto own_token = __builtin_convertvector(lane_numbers() & (tokens - 1), floats);
@@ -181,7 +182,8 @@ PAGEDKV_INLINE void finish_scores(const row_set& set, const tile& t, floats* sco
     const auto slopes = per_row<Rows>(set.slopes);
     const auto distance = own_token - per_row<Rows>(set.positions);
     for (auto i = 0; i < num_vectors; ++i) {
-      scores[i] += slopes * (distance + static_cast<float>(i * tokens));
+      const auto bias = slopes * (distance + static_cast<float>(i * tokens));
+      write_floats(scores + i * lanes, read_floats(scores + i * lanes) + bias);
     }
   }
   if (!set.all_seen || t.num_tokens % tokens != 0) {
@@ -195,19 +197,22 @@ PAGEDKV_INLINE void finish_scores(const row_set& set, const tile& t, floats* sco
     const auto end = per_row<Rows>(ends);
     for (auto i = 0; i < num_vectors; ++i) {
       const auto token = own_token + static_cast<float>(i * tokens);
-      scores[i] = token < begin || token >= end ? all(-std::numeric_limits<float>::infinity()) : scores[i];
+      const auto score = read_floats(scores + i * lanes);
+      write_floats(scores + i * lanes,
+                   token < begin || token >= end ? all(-std::numeric_limits<float>::infinity()) : score);
     }
   }
 }
 
 /// Converts scores to weights relative to the highest score so far. `decay` is the factor of the earlier sums.
 template <int Rows>
-PAGEDKV_INLINE void exponentiate(const row_set& set, const tile& t, floats* scores, float* decay) {
+PAGEDKV_INLINE void exponentiate(const row_set& set, const tile& t, float* decay) {
   constexpr auto tokens = lanes / Rows;
+  auto* const scores = set.scores;
   const auto num_vectors = (t.num_tokens + tokens - 1) / tokens;
   auto tile_highest = all(-std::numeric_limits<float>::infinity());
   for (auto i = 0; i < num_vectors; ++i) {
-    tile_highest = larger(tile_highest, scores[i]);
+    tile_highest = larger(tile_highest, read_floats(scores + i * lanes));
   }
   const auto before = read_floats(set.highest);
   const auto highest = larger(before, largest_of_run<tokens>(tile_highest));
@@ -216,34 +221,29 @@ PAGEDKV_INLINE void exponentiate(const row_set& set, const tile& t, floats* scor
   const auto factor = exp2(before - base);
   auto total = read_floats(set.totals) * factor;
   for (auto i = 0; i < num_vectors; ++i) {
-    scores[i] = exp2(scores[i] - base);
-    total += scores[i];
+    auto weight = exp2(read_floats(scores + i * lanes) - base);
+    total += weight;
+    if (t.value_scales != nullptr) {
+      // The scale of a token that no row sees, or behind the last one, may be NaN.
+      weight = weight == 0 ? floats{} : weight * scales_of<Rows>(t.value_scales, i);
+    }
+    write_floats(scores + i * lanes, weight);
   }
   write_floats(set.highest, highest);
   write_floats(set.totals, total);
   write_floats(decay, factor);
-  if (t.value_scales != nullptr) {
-    for (auto i = 0; i < num_vectors; ++i) {
-      // The scale of a token that no row sees, or behind the last one, may be NaN.
-      scores[i] = scores[i] == 0 ? floats{} : scores[i] * scales_of<Rows>(t.value_scales, i);
-    }
-  }
 }
 
 /// Converts the products of a tile to weights, and multiplies the earlier sums by their decay.
 template <int Rows>
 PAGEDKV_NOINLINE void weigh_scores(const row_set& set, const tile& t) {
   constexpr auto tokens = lanes / Rows;
-  const auto size = sizeof(float) * Rows * static_cast<std::size_t>(divide_up(t.num_tokens, tokens) * tokens);
-  floats scores[tile_tokens * most_rows / lanes];
   float decay[lanes];
-  __builtin_memcpy(scores, set.scores, size);
-  finish_scores<Rows>(set, t, scores);
+  finish_scores<Rows>(set, t);
   if (set.in_tree) {
-    hide_branches<Rows>(set, t, scores);
+    hide_branches<Rows>(set, t);
   }
-  exponentiate<Rows>(set, t, scores, decay);
-  __builtin_memcpy(set.scores, scores, size);
+  exponentiate<Rows>(set, t, decay);
   for (auto r = 0; r < Rows; ++r) {
     if (decay[r * tokens] != 1.0f) {
       scale_row(set.sums + r * set.sum_stride, t.value_dim, decay[r * tokens]);
