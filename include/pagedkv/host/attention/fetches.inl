@@ -169,6 +169,16 @@ PAGEDKV_INLINE const std::byte* fetch_lines(const std::byte* from) {
   return from + Size;
 }
 
+/// Prefetches the end of a row behind `fetch_lines`: each line that ends there, because the next row requests the last
+/// one if they share it.
+PAGEDKV_NOINLINE void fetch_row_end(const std::byte* from, std::int64_t size) {
+  for (; from != nullptr && size > 0; from += cache_line, size -= cache_line) {
+    if (static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(from) % cache_line) + size >= cache_line) {
+      __builtin_prefetch(from, 0, 2);
+    }
+  }
+}
+
 }  // namespace pagedkv::host::attention::PAGEDKV_ISA
 
 #endif

@@ -105,6 +105,9 @@ PAGEDKV_INLINE void multiply_tokens(const row_set& set, const tile& t, std::int3
     }
     due = fetch_lines<loads * each>(due);
   }
+  if (d < t.dim) {
+    fetch_row_end(due, Count * (t.dim - d) * size_of<Element>);
+  }
   for (; d < t.dim; d += lanes) {
     multiply_vectors<Element, Rows, Count, 1>(set, keys, d, sums);
   }
