@@ -83,6 +83,24 @@ template <element Element>
          (set == instruction_set::avx512_bf16 && (std::same_as<Element, int8> || std::same_as<Element, bfloat16>));
 }
 
+#if defined(PAGEDKV_WIDE_VECTORS)
+/// With AVX-512. Heads that are whole vectors of AVX2 alone are read there: they need no decoding first. With more rows
+/// of more numbers, the products take longer than that.
+template <element Element>
+void run_wide_piece(const attention_call& call, const work_plan& plan, const piece& p, float* scratch,
+                    float* partials) {
+  constexpr auto most_numbers = 512;  // of all queries of a KV head
+  const auto dims = call.view.head_dim | call.view.dim_of_values();
+  const auto suits_avx2 = avx2::is_native<Element> && dims % avx2::lanes == 0 && dims % avx512::lanes != 0;
+  const auto num_rows = rows_of(call, plan.units[p.unit]);
+  if (suits_avx2 && num_rows < rows_to_decode_for && num_rows * call.view.head_dim <= most_numbers) {
+    avx2::run_piece<Element>(call, plan, p, scratch, partials);
+  } else {
+    avx512::run_piece<Element>(call, plan, p, scratch, partials);
+  }
+}
+#endif
+
 template <element Element>
 [[nodiscard]] kernels kernels_for(instruction_set set) noexcept {
   switch (set) {
@@ -90,7 +108,7 @@ template <element Element>
     case instruction_set::amx:
     case instruction_set::avx512_bf16:
     case instruction_set::avx512_vnni:
-    case instruction_set::avx512: return {avx512::run_piece<Element>, avx512::merge_chunks};
+    case instruction_set::avx512: return {run_wide_piece<Element>, avx512::merge_chunks};
     case instruction_set::avx2: return {avx2::run_piece<Element>, avx2::merge_chunks};
 #endif
     default: return {portable::run_piece<Element>, portable::merge_chunks};
