@@ -241,7 +241,7 @@ class row_worker : private worker {
             multiply_strip(sets[i], t, range, buffer_of(i), as_matrices);
           }
           t.ahead = nullptr;
-          t.next = t.later = {};
+          t.next.num_rows = t.later.num_rows = 0;
         }
       }
       t.ahead = queue;
@@ -269,7 +269,7 @@ class row_worker : private worker {
           place(sets[i], head);
           add<Element>(sets[i], t, range);
           t.ahead = nullptr;
-          t.next = t.later = {};
+          t.next.num_rows = t.later.num_rows = 0;
         }
       }
       t.ahead = queue;
