@@ -66,11 +66,14 @@ TEMPLATE_PRODUCT_TEST_CASE("attention over blocks agrees with its definition", "
   }
   SECTION("block sizes") {
     for (const auto block_size : {1, 5, 8, 32, 256}) {
-      CAPTURE(block_size);
-      auto shape = batch_shape{{1, 255, 256, 257, 64}};
-      shape.block_size = block_size;
-      auto attention = attention_under_test<TestType>{shape, random};
-      check_against_reference(attention);
+      for (const auto group_size : {1, 5}) {
+        CAPTURE(block_size, group_size);
+        auto shape = batch_shape{{1, 255, 256, 257, 64}};
+        shape.block_size = block_size;
+        shape.group_size = group_size;
+        auto attention = attention_under_test<TestType>{shape, random};
+        check_against_reference(attention);
+      }
     }
   }
   SECTION("group sizes") {

@@ -119,16 +119,20 @@ PAGEDKV_PAIRS_NOINLINE bool lay_out_query_pairs(const row_set& set, std::int32_t
   return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(rest), reinterpret_cast<__m512i>(rest)) == 0;
 }
 
-/// Finds keys of 16 tokens as 16-bit numbers at even distances; int8 is widened to `copies`.
+/// Finds keys of 16 tokens as 16-bit numbers at even distances; int8 is widened to `copies`, but stays as it is for a
+/// single row of queries.
 template <class Element>
-PAGEDKV_NOINLINE key_matrix find_key_pairs(const tile& t, std::int64_t first, std::byte* copies) {
-  if constexpr (std::same_as<Element, int8>) {
+PAGEDKV_NOINLINE key_matrix find_key_pairs(const tile& t, std::int64_t first, std::byte* copies, bool is_single) {
+  if (std::same_as<Element, int8> && !is_single) {
+    constexpr auto together = 2;  // lines; there are whole rows of a matrix
     const auto row_bytes = std::int64_t{t.dim} * 2;
     for (auto i = 0; i < lanes; ++i) {
       const auto* const key = t.keys + t.offsets[first + i];
-      for (auto d = 0; d < t.dim; d += numbers_of_line) {
-        const auto line = read_line<int8>(key + d);
-        __builtin_memcpy(copies + i * row_bytes + d * 2, &line, sizeof line);
+      for (auto d = 0; d < t.dim; d += together * numbers_of_line) {
+        PAGEDKV_UNROLL for (auto c = 0; c < together * numbers_of_line; c += numbers_of_line) {
+          const auto line = read_line<int8>(key + d + c);
+          __builtin_memcpy(copies + i * row_bytes + (d + c) * 2, &line, sizeof line);
+        }
       }
     }
     return {copies, row_bytes};
@@ -145,6 +149,7 @@ PAGEDKV_PAIRS_NOINLINE void multiply_key_pairs(const row_set& set, const tile& t
   constexpr auto tokens = lanes / Rows;
   constexpr auto run_bytes = lanes * run * size_of<Element>;  // of all keys
   constexpr auto tokens_of_fetch = lanes * cache_line / run_bytes;
+  constexpr auto widens = Rows == 1 && std::same_as<Element, int8>;  // a line of keys has one of the queries
   const auto* query = reinterpret_cast<const std::byte*>(set.query_matrices);
   const auto* lower = keys.rows;
   const auto* upper = keys.rows + lanes / 2 * keys.stride;
@@ -157,7 +162,13 @@ PAGEDKV_PAIRS_NOINLINE void multiply_key_pairs(const row_set& set, const tile& t
       line[part] = read<ints>(query + part * bytes_of_lines<Rows>(t.dim));
     }
     PAGEDKV_UNROLL for (auto token = 0; token < lanes; ++token) {
-      const auto key = repeat<run / 2>((token < lanes / 2 ? lower : upper) + token % (lanes / 2) * keys.stride);
+      const auto* const from = (token < lanes / 2 ? lower : upper) + token % (lanes / 2) * keys.stride;
+      ints key;
+      if constexpr (widens) {
+        key = reinterpret_cast<ints>(read_line<int8>(from));
+      } else {
+        key = repeat<run / 2>(from);
+      }
       PAGEDKV_UNROLL for (auto part = 0; part < Parts; ++part) {
         sums[token] = add_pair_products<Element>(sums[token], line[part], key);
       }
@@ -166,8 +177,8 @@ PAGEDKV_PAIRS_NOINLINE void multiply_key_pairs(const row_set& set, const tile& t
       }
     }
     query += matrix_row;
-    lower += run * 2;
-    upper += run * 2;
+    lower += run * (widens ? 1 : 2);
+    upper += run * (widens ? 1 : 2);
   }
   auto factors = all(factor);
   if constexpr (std::same_as<Element, int8>) {

@@ -231,7 +231,7 @@ class row_worker : private worker {
       }
       for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
         set_ahead(t, queue, where, next, head, ++index);
-        const auto keys = as_pairs ? keys_in_pairs(t, first) : key_matrix{};
+        const auto keys = as_pairs && num_rows_ > 1 ? keys_in_pairs(t, first, false) : key_matrix{};
         for (auto i = 0; i < num_sets; ++i) {
           place(sets[i], head);
           const auto range = token_range{first, std::min(t.num_tokens, first + strip_tokens)};
@@ -308,9 +308,9 @@ class row_worker : private worker {
     multiply<Element>(set, t, range);
   }
 
-  [[nodiscard]] PAGEDKV_INLINE key_matrix keys_in_pairs(const tile& t, std::int64_t first) {
+  [[nodiscard]] PAGEDKV_INLINE key_matrix keys_in_pairs(const tile& t, std::int64_t first, bool is_single) {
     if constexpr (fits_pairs<Element>) {
-      return find_key_pairs<Element>(t, first, reinterpret_cast<std::byte*>(tile_ + first * dim_));
+      return find_key_pairs<Element>(t, first, reinterpret_cast<std::byte*>(tile_ + first * dim_), is_single);
     } else {
       return {};
     }
@@ -319,6 +319,9 @@ class row_worker : private worker {
   PAGEDKV_INLINE void multiply_pairs(const row_set& set, const tile& t, std::int32_t head, std::int64_t first,
                                      key_matrix keys) {
     if constexpr (fits_pairs<Element>) {
+      if (set.num_rows == 1) {  // the last set, which may overwrite copies
+        keys = keys_in_pairs(t, first, true);
+      }
       with_rows(set.num_rows, [&](auto rows) {
         constexpr auto num_rows = decltype(rows)::value;
         if ((in_two_parts_ & bit_of(head)) != 0 && !std::same_as<Element, int8>) {
@@ -389,7 +392,7 @@ class row_worker : private worker {
       t.values = where.values_of(call_, piece_.first_head + head);
       key_matrix keys[tile_tokens / strip_tokens];
       for (auto first = 0; first < t.num_tokens; first += strip_tokens) {
-        keys[first / strip_tokens] = keys_in_pairs(t, first);
+        keys[first / strip_tokens] = keys_in_pairs(t, first, false);
       }
       auto are_all_seen = true;
       auto set = row_set{};
