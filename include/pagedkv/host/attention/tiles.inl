@@ -190,8 +190,16 @@ struct tile_of_blocks {
                                   float* scales) const {
     const auto* const base = call.view.base + offset +
                              head * call.view.scale_head_stride * static_cast<std::int64_t>(sizeof(float));
-    for (auto i = 0; i < num_tokens; ++i) {
-      __builtin_memcpy(scales + i, base + scale_offsets[i], sizeof(float));
+    const auto contiguous = call.view.scale_token_stride == 1;
+    for (auto block = 0; block < num_blocks; ++block) {
+      const auto end = first_of_block[block + 1];
+      auto i = first_of_block[block];
+      for (; contiguous && i + strip_tokens <= end; i += strip_tokens) {
+        __builtin_memcpy(scales + i, base + scale_offsets[i], strip_tokens * sizeof(float));
+      }
+      for (; i < end; ++i) {
+        __builtin_memcpy(scales + i, base + scale_offsets[i], sizeof(float));
+      }
     }
   }
 };
