@@ -86,7 +86,7 @@ TEMPLATE_PRODUCT_TEST_CASE("attention over blocks agrees with its definition", "
     }
   }
   SECTION("head dims") {
-    for (const auto head_dim : {1, 20, 64, 67, 80, 96, 104, 112, 128, 192, 256}) {
+    for (const auto head_dim : {1, 8, 20, 24, 40, 64, 67, 80, 96, 104, 112, 128, 192, 256}) {
       CAPTURE(head_dim);
       auto shape = batch_shape{{70, 129}};
       shape.head_dim = head_dim;
@@ -97,15 +97,18 @@ TEMPLATE_PRODUCT_TEST_CASE("attention over blocks agrees with its definition", "
   }
   SECTION("several queries") {
     for (const auto group_size : {1, 4, 7}) {
-      CAPTURE(group_size);
-      auto shape = batch_shape{{97, 70, 5, 64, 3, 140}};
-      shape.group_size = group_size;
-      shape.queries = std::vector<std::int32_t>{4, 70, 0, 16, 5, 66};  // the last but one has more queries than tokens
-      auto attention = attention_under_test<TestType>{shape, random};
-      check_against_reference(attention);
-      auto options = attention_options{};
-      options.window = 20;
-      check_against_reference(attention, options);
+      for (const auto head_dim : {24, 64}) {
+        CAPTURE(group_size, head_dim);
+        auto shape = batch_shape{{97, 70, 5, 64, 3, 140}};
+        shape.group_size = group_size;
+        shape.head_dim = head_dim;
+        shape.queries = std::vector<std::int32_t>{4, 70, 0, 16, 5, 66};  // the last but one has more than tokens
+        auto attention = attention_under_test<TestType>{shape, random};
+        check_against_reference(attention);
+        auto options = attention_options{};
+        options.window = 20;
+        check_against_reference(attention, options);
+      }
     }
   }
 }
@@ -181,6 +184,7 @@ TEMPLATE_TEST_CASE("the bits of a row depend on nothing but the row", "[attentio
                    nhd<bfloat16>, nhd<int8>) {
   auto shape = batch_shape{{1500, 40, 3000, 700, 8000}};
   shape.group_size = 4;
+  shape.head_dim = GENERATE(64, 40);
   shape.queries = std::vector<std::int32_t>{1, 3, 2, 80, 1};
   auto random = std::mt19937{7};
   auto whole = attention_under_test<TestType>{shape, random};
