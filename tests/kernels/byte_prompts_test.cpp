@@ -40,8 +40,8 @@ std::size_t check_prompts(const attention_case& asked) {
 }
 
 #if defined(PAGEDKV_CALLS_KERNEL_PARTS)
-TEMPLATE_TEST_CASE("Every number of 8 bits becomes bfloat16 without an error", "[attention][numbers]", int8,
-                   float8_e4m3, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz) {
+TEMPLATE_TEST_CASE("Every number of 8 bits becomes bfloat16 without an error, divided by a power of two",
+                   "[attention][numbers]", int8, float8_e4m3, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz) {
   using storage = typename TestType::storage;
   for (auto code = 0U; code < 256; ++code) {
     // A word of four different numbers, with this one in each place.
@@ -53,7 +53,8 @@ TEMPLATE_TEST_CASE("Every number of 8 bits becomes bfloat16 without an error", "
       kernels::registers<kernels::lane_word, 2> numbers;
       kernels::expand_to_brain<TestType, hip::attention_numbers>(stored, numbers);
       for (auto i = 0U; i < 4; ++i) {
-        const auto expected = TestType::decode(static_cast<storage>(stored >> 8 * i & 0xffU), 1.0F);
+        const auto expected =
+            TestType::decode(static_cast<storage>(stored >> 8 * i & 0xffU), 1.0F) / kernels::brain_divisor<TestType>;
         const auto number = kernels::number_of<bfloat16>(numbers[i / 2], static_cast<int>(i % 2));
         CAPTURE(code, place, i, expected, number);
         CHECK((number == expected || (std::isnan(number) && std::isnan(expected))));

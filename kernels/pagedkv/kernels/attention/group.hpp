@@ -81,7 +81,8 @@ class joined_pieces {
 /// of all waves follows that of the last wave.
 template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int Stages, int Waves>
 struct attend_parts {
-  using tiles = tiles_ahead<tile_shape<Element, HeadDim, Matrix>, Matrix, Stages>;
+  static constexpr bool fragments = has_fragments<Element, HeadDim, Tiles, Matrix>;
+  using tiles = tiles_ahead<tile_shape<Element, HeadDim, Matrix, fragments>, Matrix, Stages>;
   using state = piece_state<Element, Numbers, HeadDim, Tiles, Matrix>;
   using joined = joined_pieces<state, Matrix, Waves>;
   // Only for the matrix unit whose tiles are in shared memory, except on the host.
@@ -106,6 +107,33 @@ struct attend_parts {
   }
 };
 
+/// Adds the tiles of a piece whose products are of fragments: several at once where all are plain.
+template <class Reader, class State>
+PAGEDKV_INLINED_DEVICE void attend_fragments(const attention_call& call, const attention_walk& walk, Reader& reader,
+                                             State& state) {
+  constexpr auto at_once = std::remove_reference_t<decltype(reader.tiles)>::at_once;
+  for (auto tile = walk.tile; tile < walk.end;) {
+    const auto first_token = walk.first_token(read_again(call), tile);
+    auto plain = tile + at_once <= walk.end && state.is_plain(first_token);
+    if constexpr (at_once > 1) {
+      const auto last = tile + at_once - 1;
+      plain = plain && state.is_plain(walk.first_token(read_again(call), last));
+    }
+    const auto count = plain ? at_once : 1;
+    reader.tiles.begin_tiles(count);
+    PAGEDKV_NO_UNROLL
+    for (auto i = 0; i < count; ++i) {
+      reader.read_next();
+    }
+    if (plain) {
+      state.add_plain_tiles(reader.tiles);
+    } else {
+      state.add_tile(reader.tiles, first_token);
+    }
+    tile += count;
+  }
+}
+
 /// Decode attention with matrix instructions. Head dimensions up to `HeadDim`.
 template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int Stages, int Waves>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
@@ -124,18 +152,22 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
     }
     auto walk = attention_walk(call, share < last ? share : last);
     walk.done = walk.done || share > last;  // a barrier needs all waves
-    auto reader = tile_reader<Element, HeadDim, Matrix, Stages>(call, block_size, walk, wave, lane);
+    auto reader = tile_reader<Element, HeadDim, Matrix, Stages, parts::fragments>(call, block_size, walk, wave, lane);
     auto state = typename parts::state(call, lane, 0, parts::first_query_byte(wave));
     const auto waves_join =
         parts::joins && call.plan.joined_waves > 1 && load(&call.plan.counts->joined_waves) > 1;
     const auto joins = waves_join && walk.is_part_of_task();
     while (!walk.done) {
       state.begin(walk);
-      for (auto tile = walk.tile; tile < walk.end; ++tile) {
-        const auto first_token = walk.first_token(read_again(call), tile);
-        reader.tiles.begin_tile();
-        reader.read_next();
-        state.add_tile(reader.tiles, first_token);
+      if constexpr (parts::state::in_fragments) {
+        attend_fragments(call, walk, reader, state);
+      } else {
+        for (auto tile = walk.tile; tile < walk.end; ++tile) {
+          const auto first_token = walk.first_token(read_again(call), tile);
+          reader.tiles.begin_tile();
+          reader.read_next();
+          state.add_tile(reader.tiles, first_token);
+        }
       }
       if (joins) {
         break;

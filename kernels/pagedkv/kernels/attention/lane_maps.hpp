@@ -9,14 +9,20 @@
 // Maps from lanes to elements of matrix products. Rows are tokens or dimensions and columns are queries, so that a lane
 // holds scores where the next product takes probabilities, or one exchange away. The order of dimensions in a product
 // of queries and keys is free as long as both use the same: a lane reads neighbouring numbers and uses them in
-// successive products. A platform's `Unit` has `multiply_16x8` and `transpose_8x8`, or `multiply_16x16`, or
-// `multiply_16x16_halves` and `sum_row`. Its `available` is false where code is compiled for a device without them.
+// successive products. A platform's `Unit` has `multiply_16x8`, `multiply_bytes_16x8` and `transpose_8x8`, or
+// `multiply_16x16`, or `multiply_16x16_halves` and `sum_row`. Its `available` is false where code is compiled for a
+// device without them.
 
 namespace pagedkv::kernels {
 
 /// Two numbers, rounded and packed, the first in the lower half. Each platform has its own version.
 template <class Number>
 [[nodiscard]] PAGEDKV_DEVICE lane_word pack(float first, float second);
+
+/// The products of two pairs of bfloat16, and a third pair added, rounded once; NVIDIA's, and the host's. Subnormal
+/// numbers stay as they are.
+template <class Number>
+[[nodiscard]] PAGEDKV_DEVICE lane_word multiply_add_pairs(lane_word a, lane_word b, lane_word c);
 
 /// mma.m16n8k16 of PTX: 32 lanes, 8 columns.
 template <class Unit>
@@ -77,6 +83,14 @@ struct matrix_wave32 {
   static PAGEDKV_DEVICE void multiply_keys(float (&into)[sums], const lane_word (&keys)[key_rows][key_words],
                                            const lane_word (&query)[key_words]) {
     Unit::template multiply_16x8<Number>(into, {keys[0][0], keys[1][0], keys[0][1], keys[1][1]}, {query[0], query[1]});
+  }
+
+  /// The same of bytes, four in a word; `Signed`: those of the query.
+  template <bool Signed>
+  static PAGEDKV_DEVICE void multiply_bytes(std::int32_t (&into)[sums], const lane_word (&keys)[key_rows][key_words],
+                                            const lane_word (&query)[key_words]) {
+    Unit::template multiply_bytes_16x8<Signed>(into, {keys[0][0], keys[1][0], keys[0][1], keys[1][1]},
+                                               {query[0], query[1]});
   }
 
   /// Probabilities in the form that `multiply_values` takes.

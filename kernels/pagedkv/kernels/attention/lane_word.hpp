@@ -9,6 +9,8 @@
   #define PAGEDKV_NO_UNROLL
 #endif
 
+#include <pagedkv/kernels/attributes.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -17,6 +19,9 @@ namespace pagedkv::kernels {
 
 /// Two 16-bit numbers or four bytes, the first in the lowest bits.
 using lane_word = std::uint32_t;
+
+/// A number's bits. nvcc 13.0 fails on the cast of an element of an array.
+[[nodiscard]] PAGEDKV_DEVICE inline lane_word bits_of(float number) { return __builtin_bit_cast(lane_word, number); }
 
 /// The 16-bit format of a matrix unit that `Number` stands for: bfloat16, else binary16.
 template <class Number>

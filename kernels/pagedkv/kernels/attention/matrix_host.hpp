@@ -49,6 +49,22 @@ template <class Number>
                       number_of<Number>(a, 1) - number_of<Number>(b, 1));
 }
 
+/// float64 holds the sum of the numbers that kernels add.
+template <class Number>
+[[nodiscard]] lane_word multiply_add_pairs(lane_word a, lane_word b, lane_word c) {
+  static_assert(is_bfloat16<Number>);
+  const auto numbers = [](lane_word pair, int i) {
+    return double{__builtin_bit_cast(float, i == 0 ? pair << 16 : pair & 0xffff0000U)};
+  };
+  auto sums = lane_word{0};
+  for (auto i = 0; i < 2; ++i) {
+    const auto sum = static_cast<float>(numbers(a, i) * numbers(b, i) + numbers(c, i));
+    const auto bits = __builtin_bit_cast(lane_word, sum);
+    sums |= (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16 << 16 * i;
+  }
+  return sums;
+}
+
 /// Emulates the matrix instructions of every kind, wmma as RDNA 4 has it: lanes exchange their operands through the
 /// executor.
 struct matrix_unit {
@@ -67,6 +83,32 @@ struct matrix_unit {
           return position{column * 4 + k % 8 / 2, k / 8};
         },
         where);
+  }
+
+  template <bool Signed>
+  static void multiply_bytes_16x8(std::int32_t (&into)[4], const lane_word (&a)[4], const lane_word (&b)[2],
+                                  const executor::call_site& where = executor::call_site::current()) {
+    struct words {
+      const lane_word* a;
+      const lane_word* b;
+    };
+    const auto own = words{a, b};
+    auto& group = executor::here();
+    const auto lane = static_cast<int>(executor::lane_in_wave());
+    group.meet_wave(reinterpret_cast<std::uintptr_t>(&own), group.work().wave_size, where);
+    const auto of_lane = [&](int other) {
+      return *reinterpret_cast<const words*>(group.exchanged(static_cast<std::uint32_t>(other)));
+    };
+    for (auto i = 0; i < 4; ++i) {
+      for (auto k = 0; k < 32; ++k) {
+        const auto key = of_lane(lane / 4 * 4 + k % 16 / 4).a[i / 2 + k / 16 * 2] >> k % 4 * 8 & 0xffU;
+        const auto query = of_lane((lane % 4 * 2 + i % 2) * 4 + k % 16 / 4).b[k / 16] >> k % 4 * 8 & 0xffU;
+        into[i] += std::int32_t{static_cast<std::int8_t>(key)} *
+                   (Signed ? std::int32_t{static_cast<std::int8_t>(query)} : static_cast<std::int32_t>(query));
+      }
+    }
+    // No lane may write its next operands before all lanes have read these.
+    group.meet_wave(0, group.work().wave_size, where);
   }
 
   template <class Number>

@@ -64,6 +64,14 @@ template <class Number>
   return product;
 }
 
+template <class Number>
+[[nodiscard]] PAGEDKV_DEVICE lane_word multiply_add_pairs(lane_word a, lane_word b, lane_word c) {
+  static_assert(is_bfloat16<Number>);
+  auto sum = lane_word{};
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
+  return sum;
+}
+
 /// Two numbers rounded and packed, the first in the lower half.
 template <class Number>
 [[nodiscard]] PAGEDKV_DEVICE lane_word pack(float first, float second) {
@@ -92,6 +100,21 @@ struct matrix_unit {
     }
   }
 
+  /// Products of bytes: signed ones by signed or unsigned ones.
+  template <bool Signed>
+  static PAGEDKV_DEVICE void multiply_bytes_16x8(std::int32_t (&into)[4], const lane_word (&a)[4],
+                                                 const lane_word (&b)[2]) {
+    if constexpr (Signed) {
+      asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+          : "+r"(into[0]), "+r"(into[1]), "+r"(into[2]), "+r"(into[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    } else {
+      asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.u8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+          : "+r"(into[0]), "+r"(into[1]), "+r"(into[2]), "+r"(into[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
+  }
+
   [[nodiscard]] static PAGEDKV_DEVICE lane_word transpose_8x8(lane_word pair) {
     auto transposed = lane_word{};
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
@@ -105,13 +128,48 @@ struct matrix_unit {
 template <class Shape, class Matrix, int Stages>
 class tiles_ahead {
  public:
-  static constexpr int depth = Stages - 1;  // tiles in flight while one is processed
+  /// Whether `read_whole` reads tiles.
+  static constexpr bool reads_whole = Shape::in_fragments;
+  static constexpr int at_once = Shape::in_fragments ? 2 : 1;  // tiles that may be processed together
+  static constexpr int depth = Stages - at_once;               // tiles in flight while these are processed
   static constexpr int wave_bytes =
       Stages * (2 * attention_tile * Shape::row_bytes + (Shape::scaled ? 2 * attention_tile * 4 : 0));
 
   PAGEDKV_DEVICE tiles_ahead(int wave, int lane) : lane_(lane) {
     base_ = static_cast<unsigned>(__cvta_generic_to_shared(dynamic_shared<lane_word>(0, 0).values)) +
             static_cast<unsigned>(wave * wave_bytes);
+    if constexpr (reads_whole) {
+      find_places();
+    }
+  }
+
+  /// Bytes from a tile's first key to the first that this lane copies.
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t own_key(std::int32_t token_bytes) const {
+    return lane_ / chunks * token_bytes + lane_ % chunks * 16;
+  }
+
+  /// Bytes from where the key scales of a tile would be at the start of a block's layer to the scale that this lane
+  /// copies.
+  [[nodiscard]] PAGEDKV_DEVICE std::int64_t own_scale(const block_storage_view& view) const {
+    const auto offset = lane_ < attention_tile ? view.key_scale_offset : view.value_scale_offset;
+    return offset + lane_ % attention_tile * static_cast<std::int32_t>(view.scale_token_stride) * 4;
+  }
+
+  /// Starts to read a tile all of whose rows are visible. `key` and `scale`: what this lane copies first.
+  PAGEDKV_DEVICE void read_whole(const block_storage_view& view, const std::byte* key, const std::byte* scale,
+                                 std::int32_t token_bytes) {
+    const auto bytes = lane_ % chunks * 16 < view.head_dim * Shape::number_bytes ? 16 : 0;
+    const auto* const value = key + view.value_offset;
+    const auto to = places_.put_row + fill_;
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < attention_tile / rows_at_once; ++i) {
+      const auto later = static_cast<unsigned>(i * rows_at_once * Shape::row_bytes);
+      copy(to + later, key + i * rows_at_once * token_bytes, bytes);
+      copy(to + values_after_keys + later, value + i * rows_at_once * token_bytes, bytes);
+    }
+    if constexpr (Shape::scaled) {
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(places_.put_scale + fill_), "l"(scale));
+    }
   }
 
   /// Starts to read a tile; rows `first_row` to `end` are visible, and zeros replace the others. `row_start(row)` is
@@ -154,6 +212,15 @@ class tiles_ahead {
     following_ = next(following_);
   }
 
+  /// The same for one tile or `at_once`, of which the first is the current one.
+  PAGEDKV_DEVICE void begin_tiles(int count) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(depth - at_once) : "memory");
+    __syncwarp();
+    current_ = following_;
+    second_ = next(following_);
+    following_ = count > 1 ? next(second_) : second_;
+  }
+
   /// Offset of the stage that the next tile will be read into.
   [[nodiscard]] PAGEDKV_DEVICE std::size_t unused() const { return fill_; }
 
@@ -163,6 +230,22 @@ class tiles_ahead {
   /// Chunk `j` of the `i`-th key that this lane reads.
   PAGEDKV_DEVICE void take_key(int i, int j, lane_word (&words)[4]) const {
     take(keys(current_, Matrix::key_row(lane_, i), j * Matrix::key_parts + Matrix::key_part(lane_)), words);
+  }
+
+  /// Fragment `j` of the keys of tile `n`: bytes of 32 dimensions, as a product takes them. Word i: four numbers of the
+  /// lane's row i % 2 of keys, from dimension (2 * j + i / 2) * 16 + 4 * part on.
+  PAGEDKV_DEVICE void take_key_fragment(int n, int j, lane_word (&words)[4]) const {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(places_.fragment[j] + stage_of(n)));
+  }
+
+  /// The same of values: bytes of 32 dimensions. Word i: two numbers of two tokens, of rows i % 2 * 2 and on
+  /// of those whose values a lane takes, from dimension (2 * j + i / 2) * 16 + 2 * part on.
+  PAGEDKV_DEVICE void take_value_fragment(int n, int j, lane_word (&words)[4]) const {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(places_.fragment[j] + stage_of(n) + values_after_keys));
   }
 
   PAGEDKV_DEVICE void take_value(int i, int j, lane_word (&words)[4]) const {
@@ -175,12 +258,29 @@ class tiles_ahead {
     }
   }
 
+  /// Scales of key and value of the `i`-th token whose scores this lane holds.
+  [[nodiscard]] PAGEDKV_DEVICE vector<float, 2> scales_of(int n, int i) const {
+    auto scales = vector<float, 2>{};
+    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];"
+                 : "=f"(scales.values[0]), "=f"(scales.values[1])
+                 : "r"(places_.take_scales + stage_of(n) + static_cast<unsigned>(i * 64)));
+    return scales;
+  }
+
   /// Key scale of the `i`-th token whose scores this lane holds.
   [[nodiscard]] PAGEDKV_DEVICE float key_scale(int i) const {
-    return take_scale(scales(current_, Matrix::score_row(lane_, i)));
+    if constexpr (Shape::in_fragments) {
+      return scales_of(0, i).values[0];
+    } else {
+      return take_scale(scales(current_, Matrix::score_row(lane_, i)));
+    }
   }
   [[nodiscard]] PAGEDKV_DEVICE float value_scale(int i) const {
-    return take_scale(scales(current_, attention_tile + Matrix::score_row(lane_, i)));
+    if constexpr (Shape::in_fragments) {
+      return scales_of(0, i).values[1];
+    } else {
+      return take_scale(scales(current_, attention_tile + Matrix::score_row(lane_, i)));
+    }
   }
 
  private:
@@ -188,22 +288,58 @@ class tiles_ahead {
   static constexpr int rows_at_once = 32 / chunks;
   static constexpr unsigned stage_bytes = wave_bytes / Stages;
 
+  static constexpr unsigned values_after_keys = attention_tile * Shape::row_bytes;
+
+  /// Where this lane puts and takes what is in the first stage.
+  struct places {
+    unsigned put_row;
+    unsigned put_scale;
+    registers<unsigned, 2> fragment;
+    unsigned take_scales;
+  };
+
+  PAGEDKV_DEVICE void find_places() {
+    places_.put_row = kept(keys(0, lane_ / chunks, lane_ % chunks));
+    places_.put_scale = kept(scales(0, lane_));
+    // Lane i says where row i % 8 of matrix i / 8 is.
+    const auto row = lane_ % 16;
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < 2; ++j) {
+      places_.fragment[j] = kept(keys(0, row, j * 2 + lane_ / 16));
+    }
+    places_.take_scales = kept(scales(0, Matrix::score_row(lane_, 0)));
+  }
+
+  /// Returns the number, which the compiler then keeps in a register and does not compute again.
+  [[nodiscard]] static PAGEDKV_DEVICE unsigned kept(unsigned number) {
+    asm volatile("" : "+r"(number));
+    return number;
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE unsigned stage_of(int n) const { return n == 0 ? current_ : second_; }
+
   [[nodiscard]] static PAGEDKV_DEVICE unsigned next(unsigned stage) {
     return stage == (Stages - 1) * stage_bytes ? 0 : stage + stage_bytes;
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned keys(unsigned stage, int row, int chunk) const {
-    const auto spread = chunks >= 8 ? chunk ^ row % 2 * 4 : chunk;
+    const auto spread = chunks >= 8 ? chunk ^ row % 2 * 4 : (Shape::in_fragments ? chunk ^ row / 2 % 4 : chunk);
     return base_ + stage + static_cast<unsigned>(row * Shape::row_bytes + spread * 16);
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned values(unsigned stage, int row, int chunk) const {
-    // Two rows of 64 bytes share a line of all banks.
-    constexpr auto rows_of_line = chunks >= 8 ? 1 : 8 / chunks;
-    const auto spread = (row % rows_of_line * chunks + chunk) ^ row / 2 % 4 * 2;
-    const auto line = attention_tile + row - row % rows_of_line;
-    return base_ + stage + static_cast<unsigned>(line * Shape::row_bytes + spread * 16);
+    if constexpr (Shape::in_fragments) {
+      return keys(stage, row, chunk) + values_after_keys;
+    } else {
+      // Two rows of 64 bytes share a line of all banks.
+      constexpr auto rows_of_line = chunks >= 8 ? 1 : 8 / chunks;
+      const auto spread = (row % rows_of_line * chunks + chunk) ^ row / 2 % 4 * 2;
+      const auto line = attention_tile + row - row % rows_of_line;
+      return base_ + stage + static_cast<unsigned>(line * Shape::row_bytes + spread * 16);
+    }
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned scales(unsigned stage, int i) const {
-    return base_ + stage + static_cast<unsigned>(2 * attention_tile * Shape::row_bytes + i * 4);
+    // In fragments, those of a token's key and value are neighbours.
+    const auto place = Shape::in_fragments ? i % attention_tile * 2 + i / attention_tile : i;
+    return base_ + stage + static_cast<unsigned>(2 * attention_tile * Shape::row_bytes + place * 4);
   }
 
   static PAGEDKV_DEVICE void copy(unsigned to, const std::byte* from, int bytes) {
@@ -225,6 +361,8 @@ class tiles_ahead {
   unsigned fill_ = 0;
   unsigned following_ = 0;
   unsigned current_ = 0;
+  unsigned second_ = 0;
+  places places_;
 };
 
 [[nodiscard]] inline int current_wave_size() { return 32; }

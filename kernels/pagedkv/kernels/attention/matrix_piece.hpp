@@ -12,13 +12,17 @@ namespace pagedkv::kernels {
 /// a task, each with its own columns; more than one also know tree masks. Values may be shorter than keys.
 template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int ValueDim = HeadDim, int Waves = 1>
 class piece_state {
-  using shape = tile_shape<Element, HeadDim, Matrix>;
+  using shape = tile_shape<Element, HeadDim, Matrix, Waves == 1 && has_fragments<Element, HeadDim, Tiles, Matrix>>;
   using value_shape = tile_shape<Element, ValueDim, Matrix>;
   using storage = typename Element::storage;
   using Number = typename Numbers::template of_products<Element>;
 
  public:
   static constexpr int columns = Waves * Tiles * Matrix::columns;  // of a task
+
+  /// Whether rows of 64 bytes are multiplied as fragments. Such rows come so fast that what a wave does for each tile
+  /// counts: tiles whose tokens all columns see, of a call without options, have arithmetic of their own.
+  static constexpr bool in_fragments = shape::in_fragments;
 
   /// Queries lie in shared memory for the largest dimension: registers do not suffice for two matrices side by side.
   using queries = lane_queries<Tiles, shape::key_words, Matrix::lanes, (Waves == 1 && Tiles > 1 && HeadDim > 128)>;
@@ -31,13 +35,26 @@ class piece_state {
     const auto& call = read_again(call_);
     auto factor = call.soft_cap > 0.0F ? call.scale : call.scale * log2_e;
     factor *= static_key_scale<Element>(call, walk);
-    load_queries(call, walk, factor);
+    if constexpr (in_fragments) {
+      first_plain_ = 0;
+      last_plain_ = INT32_MAX;
+      load_fragment_queries(call, walk, factor);
+    } else {
+      load_queries(call, walk, factor);
+    }
     PAGEDKV_UNROLL
     for (auto t = 0; t < Tiles; ++t) {
       PAGEDKV_UNROLL
       for (auto c = 0; c < Matrix::score_columns; ++c) {
         const auto column = first_column(t) + Matrix::score_column(lane_, c);
         rules_[t][c] = score_rule::of(call, find(call, walk, column));
+        if constexpr (in_fragments) {
+          if (find(call, walk, column).exists()) {
+            const auto& rule = rules_[t][c];
+            first_plain_ = rule.first_token > first_plain_ ? rule.first_token : first_plain_;
+            last_plain_ = rule.last_token < last_plain_ ? rule.last_token : last_plain_;
+          }
+        }
         if constexpr (Waves > 1) {
           branches_[t][c] = hidden_branches::of(call, walk.row, find(call, walk, column));
         }
@@ -51,6 +68,9 @@ class piece_state {
           output_[t][i][j] = 0.0F;
         }
       }
+    }
+    if constexpr (in_fragments) {
+      find_plain_tiles(call);
     }
   }
 
@@ -71,7 +91,11 @@ class piece_state {
   template <class ReadAhead>
   PAGEDKV_INLINED_DEVICE void add_tile(const ReadAhead& tile, std::int32_t first_token) {
     registers<float, Tiles, Matrix::sums> scores;
-    multiply_keys(tile, scores);
+    if constexpr (in_fragments) {
+      multiply_key_fragments(tile, 0, scores);
+    } else {
+      multiply_keys(tile, scores);
+    }
     registers<float, Matrix::score_rows> weight;  // factor of the values
     registers<float, Matrix::score_rows> bias;    // its logarithm
     PAGEDKV_UNROLL
@@ -136,7 +160,11 @@ class piece_state {
       }
       weights[t] = Matrix::template make_weights<Number>(probabilities);
     }
-    multiply_values(tile, weights, output_);
+    if constexpr (in_fragments) {
+      multiply_value_fragments(tile, 0, weights);
+    } else {
+      multiply_values(tile, weights, output_);
+    }
   }
 
   PAGEDKV_DEVICE void finish(const attention_walk& walk) {
@@ -258,6 +286,137 @@ class piece_state {
   static constexpr float headroom = 8.0F;
   static constexpr float least_bias = -64.0F;
 
+  /// Whether keys are multiplied as they are stored, by the two bytes of queries of 16 bits.
+  static constexpr bool multiplies_bytes = in_fragments && !has_halves<Element>;
+
+  /// Combines over all columns what is known of the first tokens of plain tiles.
+  PAGEDKV_DEVICE void find_plain_tiles(const attention_call& call) {
+    PAGEDKV_UNROLL
+    for (auto distance = 1; distance < Matrix::key_parts; distance *= 2) {
+      const auto first = shuffle_xor(first_plain_, distance, Matrix::lanes);
+      const auto last = shuffle_xor(last_plain_, distance, Matrix::lanes);
+      first_plain_ = first > first_plain_ ? first : first_plain_;
+      last_plain_ = last < last_plain_ ? last : last_plain_;
+    }
+    first_plain_ = call.soft_cap <= 0.0F && call.alibi_slopes == nullptr ? first_plain_ : INT32_MAX;
+    last_plain_ -= attention_tile - 1;
+  }
+
+  /// The scores of a plain tile's products.
+  struct plain_scores {
+    registers<float, Tiles, Matrix::sums> products;
+    registers<float, Tiles, Matrix::sums> factor;  // of the products
+    registers<float, Matrix::score_rows> weight;   // of the values
+    registers<float, Matrix::score_rows> bias;     // the weight's logarithm
+    registers<float, Tiles, Matrix::sums> exponents;
+  };
+
+  template <class ReadAhead>
+  PAGEDKV_INLINED_DEVICE void take_plain_scales(const ReadAhead& tiles, int n, plain_scores& tile) const {
+    PAGEDKV_UNROLL
+    for (auto r = 0; r < Matrix::score_rows; ++r) {
+      tile.weight[r] = 1.0F;
+      tile.bias[r] = 0.0F;
+      auto key_scale = 1.0F;
+      if constexpr (Element::scaled) {
+        const auto scales = tiles.scales_of(n, r);
+        key_scale = scales.values[0];
+        tile.weight[r] = scales.values[1];
+        tile.bias[r] = fmaxf(binary_logarithm(tile.weight[r]), least_bias);
+      }
+      PAGEDKV_UNROLL
+      for (auto t = 0; t < Tiles; ++t) {
+        PAGEDKV_UNROLL
+        for (auto c = 0; c < Matrix::score_columns; ++c) {
+          tile.factor[t][r * Matrix::score_columns + c] = Element::scaled ? key_scale * factor_[t][c] : factor_[t][c];
+        }
+      }
+    }
+  }
+
+  /// Turns products into exponents; whether the reference has to grow.
+  [[nodiscard]] PAGEDKV_INLINED_DEVICE bool find_exponents(plain_scores& tile) const {
+    auto grows = false;
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::sums; ++i) {
+        const auto reference = reference_[t][i % Matrix::score_columns];
+        tile.exponents[t][i] = fmaf(tile.products[t][i], tile.factor[t][i], -reference);
+        grows = grows || tile.exponents[t][i] > headroom - tile.bias[i / Matrix::score_columns];
+      }
+    }
+    return grows;
+  }
+
+  PAGEDKV_INLINED_DEVICE void raise_for(const plain_scores& tile) {
+    registers<float, Tiles, Matrix::sums> scores;
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::sums; ++i) {
+        scores[t][i] = tile.products[t][i] * tile.factor[t][i];
+      }
+    }
+    raise_reference(scores, tile.bias);
+  }
+
+  template <class ReadAhead>
+  PAGEDKV_INLINED_DEVICE void add_plain_values(const ReadAhead& tiles, int n, const plain_scores& tile) {
+    registers<typename Matrix::weights, Tiles> weights;
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      registers<float, Matrix::sums> probabilities;
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::sums; ++i) {
+        const auto probability = power_of_two(tile.exponents[t][i]);
+        sum_[t][i % Matrix::score_columns] += probability;
+        probabilities[i] = Element::scaled ? probability * tile.weight[i / Matrix::score_columns] : probability;
+      }
+      weights[t] = Matrix::template make_weights<Number>(probabilities);
+    }
+    multiply_value_fragments(tiles, n, weights);
+  }
+
+ public:
+  /// Whether `add_plain_tiles` takes a tile.
+  [[nodiscard]] PAGEDKV_DEVICE bool is_plain(std::int32_t first_token) const {
+    return first_token >= first_plain_ && first_token <= last_plain_;
+  }
+
+  /// Adds plain tiles, as many as are read at once. Columns that do not exist have zeros as queries.
+  template <class ReadAhead>
+  PAGEDKV_INLINED_DEVICE void add_plain_tiles(const ReadAhead& tiles) {
+    constexpr auto count = ReadAhead::at_once;
+    registers<plain_scores, count> all;
+    auto grows = false;
+    PAGEDKV_UNROLL
+    for (auto n = 0; n < count; ++n) {
+      multiply_key_fragments(tiles, n, all[n].products);
+    }
+    PAGEDKV_UNROLL
+    for (auto n = 0; n < count; ++n) {
+      take_plain_scales(tiles, n, all[n]);
+      const auto raises = find_exponents(all[n]);
+      grows = grows || raises;
+    }
+    if (any(grows)) {
+      PAGEDKV_UNROLL
+      for (auto n = 0; n < count; ++n) {
+        raise_for(all[n]);
+      }
+      PAGEDKV_UNROLL
+      for (auto n = 0; n < count; ++n) {
+        static_cast<void>(find_exponents(all[n]));
+      }
+    }
+    PAGEDKV_UNROLL
+    for (auto n = 0; n < count; ++n) {
+      add_plain_values(tiles, n, all[n]);
+    }
+  }
+
+ protected:
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t first_column(int t) const {
     const auto first = t * Matrix::columns;
     return Waves > 1 ? wave_ * Tiles * Matrix::columns + first : first;
@@ -358,15 +517,126 @@ class piece_state {
     using other = std::conditional_t<std::is_same_v<Number, typename Numbers::brain>, typename Numbers::half,
                                      typename Numbers::brain>;
     registers<float, shape::key_chunks, shape::chunk> numbers;
+    decode_stored_query<other>(stored, numbers);
+    convert_query(t, numbers, factor);
+  }
+
+  template <class Stored>
+  static PAGEDKV_DEVICE void decode_stored_query(const stored_query& stored,
+                                                 registers<float, shape::key_chunks, shape::chunk>& numbers) {
     PAGEDKV_UNROLL
     for (auto j = 0; j < shape::key_chunks; ++j) {
       PAGEDKV_UNROLL
       for (auto i = 0; i < shape::chunk; ++i) {
         const auto word = stored[j * vectors_of_chunk + i / 8].values[i % 8 / 2];
-        numbers[j][i] = other::decode(static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16), 1.0F);
+        numbers[j][i] = Stored::decode(static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16), 1.0F);
       }
     }
-    convert_query(t, numbers, factor);
+  }
+
+  /// Queries for products of fragments. Of 16-bit rows, all reads are issued before the first is used.
+  PAGEDKV_DEVICE void load_fragment_queries(const attention_call& call, const attention_walk& walk, float factor) {
+    const auto& rows = call.queries;
+    registers<vector<lane_word, 2>, Tiles, HeadDim / 16> stored = {};
+    const auto as_words = rows.aligned && rows.type != number_type::float32;
+    if (as_words) {
+      PAGEDKV_UNROLL
+      for (auto t = 0; t < Tiles; ++t) {
+        const auto column = find(call, walk, first_column(t) + Matrix::query_column(lane_));
+        const auto start = column.token * rows.token_stride + column.head * rows.head_stride;
+        const auto* const from = static_cast<const std::uint16_t*>(rows.data) + start + Matrix::key_part(lane_) * 4;
+        PAGEDKV_UNROLL
+        for (auto j = 0; j < HeadDim / 16; ++j) {
+          if (column.exists() && j * 16 < call.view.head_dim) {
+            stored[t][j] = load_vector<2>(reinterpret_cast<const lane_word*>(from + j * 16));
+          }
+        }
+      }
+    }
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      fragment_query numbers;
+      if (!as_words) {
+        const auto column = find(call, walk, first_column(t) + Matrix::query_column(lane_));
+        read_query<Numbers>(call, column, Matrix::key_part(lane_) * 4, 16, numbers);
+      } else if (rows.type == number_type::float16) {
+        decode_fragment<typename Numbers::half>(stored[t], numbers);
+      } else {
+        decode_fragment<typename Numbers::brain>(stored[t], numbers);
+      }
+      if constexpr (multiplies_bytes) {
+        put_byte_query(t, numbers, factor);
+      } else {
+        registers<float, shape::key_chunks, shape::chunk> in_order;
+        PAGEDKV_UNROLL
+        for (auto i = 0; i < HeadDim / 4; ++i) {
+          in_order[i / shape::chunk][i % shape::chunk] = numbers[i / 4][i % 4];
+        }
+        convert_query(t, in_order, factor);
+      }
+    }
+  }
+
+  /// Four numbers of each chunk of a key.
+  using fragment_query = registers<float, HeadDim / 16, 4>;
+
+  template <class Stored>
+  static PAGEDKV_DEVICE void decode_fragment(const vector<lane_word, 2> (&stored)[HeadDim / 16],
+                                             fragment_query& numbers) {
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < HeadDim / 16; ++j) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < 4; ++i) {
+        const auto word = stored[j].values[i / 2];
+        numbers[j][i] = Stored::decode(static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16), 1.0F);
+      }
+    }
+  }
+
+  /// Keeps a query as whole numbers of 16 bits times a power of two: the upper byte of four numbers in a word, and the
+  /// lower one in another. Numbers of bfloat16 down to a 128th of the largest stay as they are.
+  PAGEDKV_DEVICE void put_byte_query(int t, const fragment_query& numbers, float factor) {
+    auto largest = lane_word{0};  // as integers, numbers without a sign have the same order, and NaN is the largest
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < HeadDim / 16; ++j) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < 4; ++i) {
+        const auto number = bits_of(fabsf(numbers[j][i]));
+        largest = number > largest ? number : largest;
+      }
+    }
+    PAGEDKV_UNROLL
+    for (auto distance = 1; distance < Matrix::key_parts; distance *= 2) {
+      const auto other = shuffle_xor(largest, distance, Matrix::lanes);
+      largest = other > largest ? other : largest;
+    }
+    constexpr auto number_bits = 14;
+    const auto exponent = static_cast<std::int32_t>(largest >> 23);
+    const auto usual = exponent < 27 ? 27 : (exponent > 227 ? 227 : exponent);
+    const auto down = __builtin_bit_cast(float, (2 * 127 + number_bits - usual) << 23);
+    const auto up = exponent == 255 ? NAN : __builtin_bit_cast(float, (usual - number_bits) << 23);
+    registers<lane_word, 2, HeadDim / 16> words;  // upper and lower bytes
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < HeadDim / 16; ++j) {
+      registers<lane_word, 4> whole;
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < 4; ++i) {
+        // Beside this number, neighbours in float32 are one apart, so its lower bits are those of the integer.
+        constexpr auto integers = 0x1.8p23F;
+        const auto number = fminf(fmaf(numbers[j][i], down, integers), integers + 32767.0F);
+        whole[i] = bits_of(number);
+      }
+      const auto first = permute_bytes<0x5140>(whole[0], whole[1]);
+      const auto second = permute_bytes<0x5140>(whole[2], whole[3]);
+      words[0][j] = permute_bytes<0x7632>(first, second);
+      words[1][j] = permute_bytes<0x5410>(first, second);
+    }
+    query_.put(t, 0, words[0]);
+    query_.put(t, 1, words[1]);
+    PAGEDKV_UNROLL
+    for (auto c = 0; c < Matrix::score_columns; ++c) {
+      factor_[t][c] = Matrix::column_value(up * factor, lane_, c);
+    }
   }
 
   PAGEDKV_DEVICE void convert_query(int t, const registers<float, shape::key_chunks, shape::chunk>& numbers,
@@ -470,6 +740,70 @@ class piece_state {
     }
   }
 
+  /// Products of fragments of keys, and queries.
+  template <class ReadAhead>
+  PAGEDKV_DEVICE void multiply_key_fragments(const ReadAhead& tiles, int n,
+                                             registers<float, Tiles, Matrix::sums>& scores) const {
+    static_assert(HeadDim == 64);
+    registers<lane_word, 2, 4> keys;
+    tiles.take_key_fragment(n, 0, keys[0]);
+    tiles.take_key_fragment(n, 1, keys[1]);
+    if constexpr (multiplies_bytes) {
+      multiply_bytes(keys, scores);
+    } else {
+      multiply_halves(keys, scores);
+    }
+  }
+
+  PAGEDKV_DEVICE void multiply_bytes(const registers<lane_word, 2, 4>& keys,
+                                     registers<float, Tiles, Matrix::sums>& scores) const {
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      registers<lane_word, 2, 4> query;  // upper and lower bytes
+      query_.take(t, 0, query[0]);
+      query_.take(t, 1, query[1]);
+      registers<std::int32_t, 2, Matrix::sums> sums = {};
+      PAGEDKV_UNROLL
+      for (auto j = 0; j < 2; ++j) {
+        const registers<lane_word, 2, 2> of_keys = {{keys[j][0], keys[j][2]}, {keys[j][1], keys[j][3]}};
+        Matrix::template multiply_bytes<true>(sums[0], of_keys, {query[0][j * 2], query[0][j * 2 + 1]});
+        Matrix::template multiply_bytes<false>(sums[1], of_keys, {query[1][j * 2], query[1][j * 2 + 1]});
+      }
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::sums; ++i) {
+        scores[t][i] = static_cast<float>(sums[0][i] * 256 + sums[1][i]);
+      }
+    }
+  }
+
+  PAGEDKV_DEVICE void multiply_halves(const registers<lane_word, 2, 4>& keys,
+                                      registers<float, Tiles, Matrix::sums>& scores) const {
+    // Two sums, so that half of the products need not wait for the other half.
+    registers<float, 2, Tiles, Matrix::sums> halves = {};
+    PAGEDKV_UNROLL
+    for (auto chunk = 0; chunk < 4; ++chunk) {
+      registers<lane_word, Matrix::key_rows, Matrix::key_words> of_keys;
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::key_rows; ++i) {
+        expand<Element, Number>(keys[chunk / 2][chunk % 2 * 2 + i], of_keys[i]);
+      }
+      PAGEDKV_UNROLL
+      for (auto t = 0; t < Tiles; ++t) {
+        registers<lane_word, 4> query;
+        query_.take(t, chunk / 2, query);
+        Matrix::template multiply_keys<Number>(halves[chunk % 2][t], of_keys,
+                                               {query[chunk % 2 * 2], query[chunk % 2 * 2 + 1]});
+      }
+    }
+    PAGEDKV_UNROLL
+    for (auto t = 0; t < Tiles; ++t) {
+      PAGEDKV_UNROLL
+      for (auto i = 0; i < Matrix::sums; ++i) {
+        scores[t][i] = halves[0][t][i] + halves[1][t][i];
+      }
+    }
+  }
+
   /// The softmax of a column so far: `sum` adds exponentials relative to `reference`, both in base 2.
   struct column_sums_of_wave {
     float reference = -INFINITY;
@@ -511,11 +845,15 @@ class piece_state {
     for (auto c = 0; c < Matrix::score_columns; ++c) {
       const auto column = first + Matrix::score_column(lane_, c);
       write(output_[t], c, [&](std::int32_t dim, const auto& numbers) {
-        PAGEDKV_UNROLL
-        for (auto i = 0; i < value_shape::value_chunk; i += 4) {
-          store_shared_vector(to, place_of_number(column, dim + i),
-                              vector<float, 4>{{numbers.values[i], numbers.values[i + 1], numbers.values[i + 2],
-                                                numbers.values[i + 3]}});
+        if constexpr (in_fragments) {
+          store_shared_vector(to, place_of_number(column, dim), numbers);
+        } else {
+          PAGEDKV_UNROLL
+          for (auto i = 0; i < value_shape::value_chunk; i += 4) {
+            store_shared_vector(to, place_of_number(column, dim + i),
+                                vector<float, 4>{{numbers.values[i], numbers.values[i + 1], numbers.values[i + 2],
+                                                  numbers.values[i + 3]}});
+          }
         }
       });
     }
@@ -591,6 +929,32 @@ class piece_state {
 
   /// The sums of one column of matrices.
   using column_sums = registers<float, value_shape::value_chunks * value_shape::products, Matrix::sums>;
+
+  /// A chunk of 16 numbers is a product: lanes have two neighbours of it.
+  template <class ReadAhead>
+  PAGEDKV_DEVICE void multiply_value_fragments(const ReadAhead& tiles, int n,
+                                               const typename Matrix::weights (&weights)[Tiles]) {
+    PAGEDKV_UNROLL
+    for (auto j = 0; j < 2; ++j) {
+      registers<lane_word, 4> stored;
+      tiles.take_value_fragment(n, j, stored);
+      PAGEDKV_UNROLL
+      for (auto chunk = 0; chunk < 2; ++chunk) {
+        registers<lane_word, Matrix::value_dims, Matrix::value_rows / 2> of_values;
+        PAGEDKV_UNROLL
+        for (auto i = 0; i < 2; ++i) {
+          registers<lane_word, 2> pairs;
+          pair_rows<Element, Number>(stored[chunk * 2 + i], pairs);
+          of_values[0][i] = pairs[0];
+          of_values[1][i] = pairs[1];
+        }
+        PAGEDKV_UNROLL
+        for (auto t = 0; t < Tiles; ++t) {
+          Matrix::template multiply_values<Number>(output_[t][j * 2 + chunk], of_values, weights[t]);
+        }
+      }
+    }
+  }
 
   template <class ReadAhead, std::size_t N>
   static PAGEDKV_DEVICE void multiply_values(const ReadAhead& tile, const typename Matrix::weights (&weights)[N],
@@ -695,18 +1059,25 @@ class piece_state {
   /// Calls `put(first dimension, numbers)` for each chunk of a column's output that this lane holds.
   template <class Put>
   PAGEDKV_DEVICE void write(const column_sums& output, int c, Put put) const {
-    PAGEDKV_UNROLL
-    for (auto j = 0; j < value_shape::value_chunks; ++j) {
+    if constexpr (in_fragments) {
       PAGEDKV_UNROLL
-      for (auto part = 0; part < Matrix::output_parts; ++part) {
-        const auto first = (j * Matrix::value_parts + Matrix::output_part(lane_, part)) * value_shape::value_chunk;
-        auto numbers = vector<float, value_shape::value_chunk>{};
+      for (auto chunk = 0; chunk < HeadDim / 16; ++chunk) {
+        put(chunk * 16 + Matrix::value_part(lane_) * 2, vector<float, 2>{{output[chunk][c], output[chunk][2 + c]}});
+      }
+    } else {
+      PAGEDKV_UNROLL
+      for (auto j = 0; j < value_shape::value_chunks; ++j) {
         PAGEDKV_UNROLL
-        for (auto dim = 0; dim < value_shape::value_chunk; ++dim) {
-          numbers.values[dim] =
-              output[j * value_shape::products + Matrix::output_product(dim)][Matrix::output_sum(dim, part, c)];
+        for (auto part = 0; part < Matrix::output_parts; ++part) {
+          const auto first = (j * Matrix::value_parts + Matrix::output_part(lane_, part)) * value_shape::value_chunk;
+          auto numbers = vector<float, value_shape::value_chunk>{};
+          PAGEDKV_UNROLL
+          for (auto dim = 0; dim < value_shape::value_chunk; ++dim) {
+            numbers.values[dim] =
+                output[j * value_shape::products + Matrix::output_product(dim)][Matrix::output_sum(dim, part, c)];
+          }
+          put(first, numbers);
         }
-        put(first, numbers);
       }
     }
   }
@@ -721,6 +1092,8 @@ class piece_state {
   registers<float, Tiles, Matrix::score_columns> reference_;
   registers<float, Tiles, Matrix::score_columns> sum_;
   registers<float, Tiles, value_shape::value_chunks * value_shape::products, Matrix::sums> output_;
+  std::int32_t first_plain_;  // the first and the last token with which a plain tile begins
+  std::int32_t last_plain_;
 };
 
 }  // namespace pagedkv::kernels

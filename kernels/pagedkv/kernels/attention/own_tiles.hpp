@@ -5,6 +5,8 @@
 #include <pagedkv/kernels/platform.hpp>
 #include <pagedkv/storage/view.hpp>
 
+#include <type_traits>
+
 namespace pagedkv::kernels {
 
 /// Tiles that a wave reads, up to one ahead, in registers: each lane reads the operands of its matrix instructions.
@@ -17,6 +19,8 @@ class own_tiles {
   // Tiles in flight while one is processed. Beside many sums, registers do not suffice for two tiles.
   static constexpr int depth = tile_words + output_sums <= 64 ? 1 : 0;
   static constexpr int wave_bytes = 0;  // of shared memory
+  static constexpr bool reads_whole = false;
+  static constexpr int at_once = 1;
 
   PAGEDKV_DEVICE own_tiles(int /*wave*/, int lane) : lane_(lane) {}
 
@@ -36,6 +40,10 @@ class own_tiles {
     const auto row_bytes = view.head_dim * Shape::number_bytes;
     const auto nearest = [=](int row) { return row < lowest ? lowest : (row > highest ? highest : row); };
     const auto within = [=](int at) { return at < row_bytes ? at : 0; };
+    if constexpr (Shape::in_fragments) {
+      read_fragments(
+          view, [&](int row) { return row_start(nearest(row)); }, within);
+    }
     PAGEDKV_UNROLL
     for (auto i = 0; i < Matrix::key_rows; ++i) {
       const auto* const from = row_start(nearest(Matrix::key_row(lane_, i)));
@@ -65,6 +73,7 @@ class own_tiles {
   }
 
   PAGEDKV_DEVICE void end_tile() {}
+  PAGEDKV_DEVICE void begin_tiles(int /*count*/) { begin_tile(); }
   PAGEDKV_DEVICE void release() const {}
   PAGEDKV_DEVICE void begin_tile() {
     if constexpr (depth != 0) {
@@ -78,6 +87,20 @@ class own_tiles {
   }
   PAGEDKV_DEVICE void take_value(int i, int j, registers<lane_word, 4>& words) const {
     take(current().values[i][j], words);
+  }
+
+  /// Fragments of 16 x 32 bytes: word i has four numbers of the lane's row i % 2 of keys, from dimension
+  /// (2 * j + i / 2) * 16 + 4 * part on; or two numbers of two tokens, of rows i % 2 * 2 and on of those whose values
+  /// a lane takes, from dimension (2 * j + i / 2) * 16 + 2 * part on.
+  PAGEDKV_DEVICE void take_key_fragment(int /*n*/, int j, registers<lane_word, 4>& words) const {
+    take(current().key_fragments[j], words);
+  }
+  PAGEDKV_DEVICE void take_value_fragment(int /*n*/, int j, registers<lane_word, 4>& words) const {
+    take(current().value_fragments[j], words);
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE vector<float, 2> scales_of(int /*n*/, int i) const {
+    return {{key_scale(i), value_scale(i)}};
   }
 
   /// Key scale of the `i`-th token whose scores this lane holds.
@@ -94,7 +117,32 @@ class own_tiles {
     registers<float, Shape::scaled ? Matrix::score_rows : 1> value_scales;
   };
 
-  [[nodiscard]] PAGEDKV_DEVICE const tile& current() const {
+  struct tile_in_fragments : tile {
+    registers<vector<lane_word, 4>, 2> key_fragments;
+    registers<vector<lane_word, 4>, 2> value_fragments;
+  };
+
+  using read_tile = std::conditional_t<Shape::in_fragments, tile_in_fragments, tile>;
+
+  /// `row_start(row)`: the address of a row's keys; `within(at)`: a byte of a row instead of one past its end.
+  template <class RowStart, class Within>
+  PAGEDKV_DEVICE void read_fragments(const block_storage_view& view, RowStart row_start, Within within) {
+    for (auto j = 0; j < 2; ++j) {
+      for (auto i = 0; i < 4; ++i) {
+        const auto chunk = (j * 2 + i / 2) * 16;
+        const auto* const key = row_start(Matrix::key_row(lane_, i % 2)) + within(chunk) + Matrix::key_part(lane_) * 4;
+        next_.key_fragments[j].values[i] = load(reinterpret_cast<const lane_word*>(key));
+        const auto pair_of = [&](int row) {
+          const auto* const value = row_start(Matrix::value_row(lane_, i % 2 * 2 + row)) + view.value_offset +
+                                    within(chunk) + Matrix::value_part(lane_) * 2;
+          return lane_word{load(reinterpret_cast<const std::uint16_t*>(value))};
+        };
+        next_.value_fragments[j].values[i] = pair_of(0) | pair_of(1) << 16;
+      }
+    }
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE const read_tile& current() const {
     if constexpr (depth != 0) {
       return current_;
     } else {
@@ -116,8 +164,8 @@ class own_tiles {
   }
 
   int lane_;
-  tile next_{};
-  tile current_{};
+  read_tile next_{};
+  read_tile current_{};
 };
 
 }  // namespace pagedkv::kernels

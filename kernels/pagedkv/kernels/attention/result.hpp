@@ -209,10 +209,17 @@ template <int N>
 PAGEDKV_DEVICE void write_partial(const attention_call& call, std::int64_t at, std::int32_t first,
                                   const vector<float, N>& numbers) {
   auto* const to = call.partials + at * call.partial_stride + first;
-  PAGEDKV_UNROLL
-  for (auto i = 0; i < N; i += 4) {
-    if (first + i < call.output.dim) {
-      store_vector<4>(to + i, {numbers.values[i], numbers.values[i + 1], numbers.values[i + 2], numbers.values[i + 3]});
+  if constexpr (N == 2) {
+    if (first < call.output.dim) {
+      store_vector<2>(to, numbers);
+    }
+  } else {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < N; i += 4) {
+      if (first + i < call.output.dim) {
+        store_vector<4>(to + i,
+                        {numbers.values[i], numbers.values[i + 1], numbers.values[i + 2], numbers.values[i + 3]});
+      }
     }
   }
 }

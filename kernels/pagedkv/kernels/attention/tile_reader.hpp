@@ -37,14 +37,29 @@ PAGEDKV_DEVICE void expand(lane_word stored, registers<lane_word, words_of_store
   }
 }
 
-/// The upper byte of bfloat16 numbers from 128 to 511.
-inline constexpr lane_word brain_high = 0x43434343U;
+/// Four bytes of int8, biased by 128, as bfloat16 of 2^-133 times the number that the bits of a byte are. The lowest
+/// bit of the exponent goes on where seven bits of a subnormal number end, so that this holds for all eight.
+PAGEDKV_DEVICE inline void as_tiny_brains(lane_word stored, registers<lane_word, 2>& numbers) {
+  const auto biased = stored ^ byte_bias;
+  numbers[0] = permute_bytes<0x4140>(biased, 0);
+  numbers[1] = permute_bytes<0x4342>(biased, 0);
+}
 
-/// The numbers of a stored word of 8-bit numbers, in order, as bfloat16, which holds all of int8 and float8. `high` is
-/// `brain_high`, perhaps in a register.
+/// The divisor of numbers of 8 bits when they become bfloat16.
+template <class Element>
+inline constexpr float brain_divisor = has_halves<Element> ? 1.0F : 64.0F;
+
+/// Factor and summand, twice in a word, that make such a number the integer, divided.
+struct brain_factors {
+  lane_word factor = 0x7f007f00U;   // 2^127
+  lane_word summand = 0xc000c000U;  // -2
+};
+
+/// The numbers of a stored word of 8-bit numbers, in order, as bfloat16, which holds all of int8 and float8. Those of
+/// int8 are divided by `brain_divisor`.
 template <class Element, class Numbers>
 PAGEDKV_DEVICE void expand_to_brain(lane_word stored, registers<lane_word, 2>& numbers,
-                                    [[maybe_unused]] lane_word high = brain_high) {
+                                    [[maybe_unused]] const brain_factors& factors = {}) {
   using brain = typename Numbers::brain;
   if constexpr (has_halves<Element>) {
     const auto convert = [](lane_word halves) {
@@ -55,13 +70,9 @@ PAGEDKV_DEVICE void expand_to_brain(lane_word stored, registers<lane_word, 2>& n
     numbers[0] = convert(Element::template halves_of<0>(stored));
     numbers[1] = convert(Element::template halves_of<1>(stored));
   } else {
-    // 128 is subtracted from the sum of 128 and the lower seven bits. The highest bit stands for -128, and makes 256 of
-    // that 128.
-    const auto convert = [](lane_word biased) {
-      return subtract_pairs<brain>(biased & 0xff7fff7fU, biased & 0xff80ff80U);
-    };
-    numbers[0] = convert(permute_bytes<0x4140>(stored, high));
-    numbers[1] = convert(permute_bytes<0x4342>(stored, high));
+    as_tiny_brains(stored, numbers);
+    numbers[0] = multiply_add_pairs<brain>(numbers[0], factors.factor, factors.summand);
+    numbers[1] = multiply_add_pairs<brain>(numbers[1], factors.factor, factors.summand);
   }
 }
 
@@ -93,8 +104,28 @@ PAGEDKV_DEVICE void pair_rows(lane_word first, lane_word second,
   }
 }
 
+/// Packs the numbers of two dimensions in two rows as pairs; the word has both of a row, then both of the other.
+template <class Element, class Number>
+PAGEDKV_DEVICE void pair_rows(lane_word both, registers<lane_word, 2>& pairs) {
+  if constexpr (has_halves<Element>) {
+    const auto paired = permute_bytes<0x3120>(both, 0);
+    pairs[0] = Element::template halves_of<0>(paired);
+    pairs[1] = Element::template halves_of<1>(paired);
+  } else {
+    const auto biased = both ^ byte_bias;
+    pairs[0] = subtract_pairs<Number>(permute_bytes<0x4240>(biased, byte_high), half_bias);
+    pairs[1] = subtract_pairs<Number>(permute_bytes<0x4341>(biased, byte_high), half_bias);
+  }
+}
+
+/// Whether a wave with `Tiles` matrices of columns multiplies keys and values as fragments of 16 x 32 bytes, with any
+/// order of dimensions. Rows of 64 bytes come so fast that what a wave does for each tile counts.
+template <class Element, int HeadDim, int Tiles, class Matrix>
+inline constexpr bool has_fragments =
+    Matrix::columns == 8 && Tiles == 1 && HeadDim == 64 && sizeof(typename Element::storage) == 1;
+
 /// Sizes that follow from element, head dimension and matrix unit.
-template <class Element, int HeadDim, class Matrix>
+template <class Element, int HeadDim, class Matrix, bool Fragments = false>
 struct tile_shape {
   using storage = typename Element::storage;
   static constexpr bool scaled = Element::scaled;
@@ -109,16 +140,18 @@ struct tile_shape {
   static constexpr int value_bytes = value_chunk * number_bytes;
   static constexpr int key_words = key_chunks * 4 * words_of_stored<storage>;  // of one query, 16-bit numbers
   static constexpr int products = value_chunk / Matrix::value_dims;            // of one chunk
+  static constexpr bool in_fragments = Fragments;
 };
 
 /// Reads tiles ahead, over the borders of pieces.
-template <class Element, int HeadDim, class Matrix, int Stages>
+template <class Element, int HeadDim, class Matrix, int Stages, bool Fragments = false>
 class tile_reader {
-  using shape = tile_shape<Element, HeadDim, Matrix>;
+  using shape = tile_shape<Element, HeadDim, Matrix, Fragments>;
   using storage = typename Element::storage;
+  using tiles_of_wave = tiles_ahead<shape, Matrix, Stages>;
 
  public:
-  tiles_ahead<shape, Matrix, Stages> tiles;
+  tiles_of_wave tiles;
 
   PAGEDKV_DEVICE tile_reader(const attention_call& call, const divider<std::int32_t>& block_size,
                              const attention_walk& walk, int wave, int lane)
@@ -155,7 +188,18 @@ class tile_reader {
       if constexpr (keeps_start) {
         head_start_ = call_.view.block(call_.layer, 0) + bytes_of_head();
       }
+      if constexpr (tiles_of_wave::reads_whole) {
+        const auto& view = call_.view;
+        own_key_ = head_start_ + tiles.own_key(bytes_of_token());
+        own_scale_ = view.block(call_.layer, 0) + head_ * static_cast<std::int32_t>(view.scale_head_stride) * 4 +
+                     tiles.own_scale(view);
+        first_visible_ = first_visible(call_);
+      }
     }
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t bytes_of_token() const {
+    return static_cast<std::int32_t>(call_.view.token_stride) * static_cast<std::int32_t>(sizeof(storage));
   }
 
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t bytes_of_head() const {
@@ -213,6 +257,15 @@ class tile_reader {
       // Elsewhere, the comparison takes scalar registers that some kernels do not have.
       const auto one_tile = Matrix::columns == 8 && view.block_size == attention_tile;
       const auto offset = one_tile ? 0 : block_size_.split(first_token).remainder;
+      if constexpr (tiles_of_wave::reads_whole) {
+        if (block >= 0 && seen_from >= first_visible_ && seen_from + attention_tile <= walk_.row.num_tokens) {
+          const auto start = static_cast<std::int64_t>(static_cast<std::uint32_t>(block)) * view.block_stride;
+          const auto of_scales = offset * static_cast<std::int32_t>(view.scale_token_stride) * 4;
+          tiles.read_whole(view, own_key_ + (start + offset * bytes_of_token()), own_scale_ + (start + of_scales),
+                           bytes_of_token());
+          return;
+        }
+      }
       if constexpr (keeps_start) {
         read_rows_of_block(call, seen_from, block, offset);
       } else {
@@ -295,6 +348,10 @@ class tile_reader {
   int lane_;
   std::int32_t head_ = 0;
   const std::byte* head_start_ = nullptr;  // in block 0, if kept
+  // For tiles that are read whole: what this lane copies first, in block 0, and the first token that is visible.
+  const std::byte* own_key_;
+  const std::byte* own_scale_;
+  std::int32_t first_visible_;
   std::int32_t batch_ = no_batch;
   token_location batch_location_{};
 };

@@ -34,8 +34,34 @@ PAGEDKV_DEVICE void scale_rows(float (&output)[N], const registers<float, 2>& fa
   }
 }
 
+/// The rules of a lane's two columns.
+struct warpgroup_rules {
+  registers<score_rule, 2> rules;
+  registers<hidden_branches, 2> branches;
+
+  /// `of_columns`: of the task's columns, an address in shared memory; `first`: the lane's first column.
+  [[nodiscard]] static PAGEDKV_DEVICE warpgroup_rules of(const attention_call& call, const attention_row& row,
+                                                         unsigned of_columns, int first) {
+    auto of_lane = warpgroup_rules{};
+    PAGEDKV_UNROLL
+    for (auto r = 0; r < 2; ++r) {
+      of_lane.find(call, row, r, take_column(of_columns, first + 8 * r).query);
+    }
+    return of_lane;
+  }
+
+  PAGEDKV_DEVICE void find(const attention_call& call, const attention_row& row, int r, const query_column& column) {
+    rules[r] = score_rule::of(call, column);
+    if (!column.exists()) {
+      rules[r].last_token = INT32_MAX;  // no mask: its results are not written
+    }
+    branches[r] = hidden_branches::of(call, row, column);
+  }
+};
+
 /// The columns of a piece, of which a lane has the rows `row` and `row + 8` of products. `Columns`: of a task.
-template <class Numbers, int Columns>
+/// `TakesAgain`: rules are taken again from shared memory where a score needs them, and registers do not keep them.
+template <class Numbers, int Columns, bool TakesAgain = false>
 class warpgroup_columns {
  public:
   registers<float, 2> reference;
@@ -49,14 +75,16 @@ class warpgroup_columns {
     PAGEDKV_UNROLL
     for (auto r = 0; r < 2; ++r) {
       const auto [column, factor] = take_column(of_columns, row_ + 8 * r);
-      rules_[r] = score_rule::of(call, column);
-      if (!column.exists()) {
-        rules_[r].last_token = INT32_MAX;  // no mask: its results are not written
-      }
-      branches_[r] = hidden_branches::of(call, piece.row, column);
+      rules_.find(call, piece.row, r, column);
       factors_[r] = factor;
       reference[r] = -INFINITY;
       sum[r] = 0.0F;
+    }
+    if constexpr (TakesAgain) {
+      const auto& [first, second] = rules_.rules;
+      seen_first_ = first.first_token > second.first_token ? first.first_token : second.first_token;
+      seen_last_ = first.last_token < second.last_token ? first.last_token : second.last_token;
+      of_columns_ = of_columns;
     }
   }
 
@@ -263,12 +291,15 @@ class warpgroup_columns {
       return;
     }
     const auto last = first_token + static_cast<std::int32_t>(N) * 2 - 1;
-    const auto seen = [&](int r) { return rules_[r].first_token <= first_token && last <= rules_[r].last_token; };
-    const auto partly = last >= end_token || !seen(0) || !seen(1);
+    const auto seen = [&](int r) {
+      return rules_.rules[r].first_token <= first_token && last <= rules_.rules[r].last_token;
+    };
+    const auto partly =
+        last >= end_token || (TakesAgain ? first_token < seen_first_ || last > seen_last_ : !seen(0) || !seen(1));
     factors[0] = factors_[0];
     factors[1] = factors_[1];
     if (any(partly) != 0 || call_.soft_cap > 0.0F || call_.alibi_slopes != nullptr || call_.scale < 0.0F) {
-      apply_options(scores, first_token + lane % 4 * 2, end_token);
+      apply_options(scores, first_token + lane % 4 * 2, end_token, rules_of(row));
       factors[0] = 1.0F;
       factors[1] = 1.0F;
     }
@@ -296,6 +327,7 @@ class warpgroup_columns {
   PAGEDKV_DEVICE void score_listed(float (&scores)[N], const attention_row& row, std::int32_t first_place,
                                    std::int32_t end_place, int lane) const {
     constexpr auto of_tile = std::size_t{8};  // scores of a lane
+    const auto& rules = rules_of(row);
     PAGEDKV_UNROLL
     for (auto tile = std::size_t{0}; tile < N / of_tile; ++tile) {
       const auto place = first_place + static_cast<std::int32_t>(tile) * attention_tile;
@@ -305,7 +337,7 @@ class warpgroup_columns {
       for (auto i = std::size_t{0}; i < of_tile; ++i) {
         own[i] = scores[tile * of_tile + i];
       }
-      apply_options(own, token + lane % 4 * 2, row.num_tokens);
+      apply_options(own, token + lane % 4 * 2, row.num_tokens, rules);
       PAGEDKV_UNROLL
       for (auto i = std::size_t{0}; i < of_tile; ++i) {
         scores[tile * of_tile + i] = own[i];
@@ -313,8 +345,18 @@ class warpgroup_columns {
     }
   }
 
+  [[nodiscard]] PAGEDKV_DEVICE decltype(auto) rules_of(const attention_row& row) const {
+    if constexpr (TakesAgain) {
+      return warpgroup_rules::of(call_, row, of_columns_, row_);
+    } else {
+      return (rules_);
+    }
+  }
+
   template <std::size_t N>
-  PAGEDKV_DEVICE void apply_options(float (&scores)[N], std::int32_t first_token, std::int32_t end_token) const {
+  PAGEDKV_DEVICE void apply_options(float (&scores)[N], std::int32_t first_token, std::int32_t end_token,
+                                    const warpgroup_rules& of_lane) const {
+    const auto& [rules, branches] = of_lane;
     PAGEDKV_UNROLL
     for (auto i = std::size_t{0}; i < N; ++i) {
       scores[i] *= factors_[i / 2 % 2];
@@ -332,18 +374,18 @@ class warpgroup_columns {
     if (call_.alibi_slopes != nullptr) {
       PAGEDKV_UNROLL
       for (auto i = std::size_t{0}; i < N; ++i) {
-        scores[i] += rules_[i / 2 % 2].bias(first_token + token_of(i));
+        scores[i] += rules[i / 2 % 2].bias(first_token + token_of(i));
       }
     }
     if (call_.tree_masks != nullptr) {
       PAGEDKV_UNROLL
       for (auto i = std::size_t{0}; i < N; ++i) {
-        scores[i] = branches_[i / 2 % 2].hide(first_token + token_of(i)) ? -INFINITY : scores[i];
+        scores[i] = branches[i / 2 % 2].hide(first_token + token_of(i)) ? -INFINITY : scores[i];
       }
     }
     PAGEDKV_UNROLL
     for (auto r = std::size_t{0}; r < 2; ++r) {
-      const auto& rule = rules_[r];
+      const auto& rule = rules[r];
       const auto first = rule.first_token - first_token;
       const auto last = (rule.last_token < end_token ? rule.last_token : end_token - 1) - first_token;
       PAGEDKV_UNROLL
@@ -444,8 +486,10 @@ class warpgroup_columns {
   const attention_call& call_;
   int row_;
   registers<float, 2> factors_;
-  registers<score_rule, 2> rules_;
-  registers<hidden_branches, 2> branches_;
+  warpgroup_rules rules_;
+  std::int32_t seen_first_ = 0;  // both columns see the tokens from this one to the last one
+  std::int32_t seen_last_ = 0;
+  unsigned of_columns_ = 0;
 };
 
   #endif

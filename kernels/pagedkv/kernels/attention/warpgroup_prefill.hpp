@@ -46,8 +46,10 @@ class prefill_expander {
     expanded_[0] = rows::at(row, chunk * 2);
     expanded_[1] = rows::at(row, chunk * 2 + 1);
     scale_ = static_cast<unsigned>(row) * 4;
-    // The compiler does not know this number. A constant it would move to a register again for each use.
-    high_ = brain_high ^ (workgroup_extent().x - static_cast<unsigned>(shape::lanes));
+    // The compiler does not know these numbers. A constant it would move to a register again for each use.
+    const auto nothing = workgroup_extent().x - static_cast<unsigned>(shape::lanes);
+    factors_.factor ^= nothing;
+    factors_.summand ^= nothing;
   }
 
   /// Until the warpgroup that copies says that no stage follows.
@@ -104,7 +106,7 @@ class prefill_expander {
     auto pair_of_scales = lane_word{0};
     if constexpr (scales) {
       const auto scale = take_float(buffers_.value_scales_at(used_stages_) + scale_ + row * 4);
-      pair_of_scales = pack<Number>(scale, scale);
+      pair_of_scales = pack<Number>(scale * brain_divisor<Element>, scale * brain_divisor<Element>);
     }
     PAGEDKV_UNROLL
     for (auto chunk = 0U; chunk < 2; ++chunk) {
@@ -116,7 +118,7 @@ class prefill_expander {
           pairs[0] = Element::template halves_of<0>(stored[chunk * 2 + word]);
           pairs[1] = Element::template halves_of<1>(stored[chunk * 2 + word]);
         } else {
-          expand_to_brain<Element, Numbers>(stored[chunk * 2 + word], pairs, high_);
+          expand_to_brain<Element, Numbers>(stored[chunk * 2 + word], pairs, factors_);
         }
         numbers[word * 2] = scales ? multiply_brains(pairs[0], pair_of_scales) : pairs[0];
         numbers[word * 2 + 1] = scales ? multiply_brains(pairs[1], pair_of_scales) : pairs[1];
@@ -129,7 +131,7 @@ class prefill_expander {
   unsigned stored_;                  // where the lane's first stored chunk is among the rows
   registers<unsigned, 2> expanded_;  // where its halves go among those of products
   unsigned scale_;
-  lane_word high_;
+  brain_factors factors_;
   unsigned used_stored_ = 0;
   unsigned used_stages_ = 0;
 };
@@ -148,10 +150,14 @@ class prefill_consumer {
   using rows = typename shape::rows;
   using Number = prefill_number<Element, Numbers>;
   using ValueNumber = prefill_value_number<Element, Numbers>;
-  using column_state = warpgroup_columns<Numbers, shape::columns>;
+  /// Registers do not suffice for rules of columns beside scales of keys.
+  using column_state = warpgroup_columns<Numbers, shape::columns, Element::scaled>;
   static constexpr int sums = shape::tokens / 2;  // scores of a lane
   using stages_of_piece = warpgroup_stages<shape::tokens>;
   using weight_words = registers<lane_word, shape::tokens / 16, 4>;
+  /// Scales of a lane's tokens in so many sixteens, which are read ahead.
+  static constexpr unsigned scales_ahead = 3;
+  using key_scales = registers<lane_word, scales_ahead, 4>;
   /// Whether results pass through the queries' memory, which the next queries do not wait for.
   static constexpr bool keeps_queries = shape::query_buffers > 1;
 
@@ -196,11 +202,11 @@ class prefill_consumer {
     registers<float, sums> scores = {};
     weight_words weights;
     registers<float, 2> rescale = {1.0F, 1.0F};
-    registers<lane_word, 4> scales;
+    key_scales scales;
     buffers_.keys.wait_until_full(used_stages_);
     publish_to_products();
     multiply_keys(used_stages_, scores);
-    take_scales(used_stages_, 0, scales);
+    take_first_scales(used_stages_, scales);
     wait_for_products<0>();
     settle(scores);
     arrive_by_wave(buffers_.keys.empty(used_stages_), lane_);
@@ -220,7 +226,7 @@ class prefill_consumer {
       publish_to_products();
       multiply_keys(use, scores);
       multiply_values(use - 1, weights);
-      take_scales(use, 0, scales);
+      take_first_scales(use, scales);
       wait_for_products<1>();
       settle(scores);
       arrive_by_wave(buffers_.keys.empty(use), lane_);
@@ -287,24 +293,37 @@ class prefill_consumer {
     end_products();
   }
 
-  /// Takes the scales of a lane's tokens in some sixteen of a stage. It takes the first ones while keys are multiplied,
-  /// because products delay a read of shared memory.
-  PAGEDKV_DEVICE void take_scales(unsigned use, unsigned sixteen, registers<lane_word, 4>& scales) const {
+  /// Takes the scales of a lane's tokens in some sixteen of a stage.
+  PAGEDKV_DEVICE void take_scales(unsigned use, unsigned sixteen, key_scales& scales) const {
+    take_chunk(buffers_.key_scales_at(use) + sixteen * 64 + static_cast<unsigned>(lane_) % 4 * 16,
+               scales[sixteen % scales_ahead]);
+  }
+
+  /// Takes the first scales while keys are multiplied, because products delay a read of shared memory.
+  PAGEDKV_DEVICE void take_first_scales([[maybe_unused]] unsigned use, [[maybe_unused]] key_scales& scales) const {
     if constexpr (Element::scaled) {
-      take_chunk(buffers_.key_scales_at(use) + sixteen * 64 + static_cast<unsigned>(lane_) % 4 * 16, scales);
+      PAGEDKV_UNROLL
+      for (auto sixteen = 0U; sixteen < scales_ahead; ++sixteen) {
+        take_scales(use, sixteen, scales);
+      }
     }
   }
 
   /// Multiplies a stage's products by the scales of keys, the first of which have been taken.
   PAGEDKV_DEVICE void scale_keys([[maybe_unused]] unsigned use, [[maybe_unused]] registers<float, sums>& scores,
-                                 [[maybe_unused]] registers<lane_word, 4>& scales) const {
+                                 [[maybe_unused]] key_scales& scales) const {
     if constexpr (Element::scaled) {
+      constexpr auto sixteens = static_cast<unsigned>(shape::tokens) / 16;
       PAGEDKV_UNROLL
-      for (auto i = 0U; i < static_cast<unsigned>(sums); ++i) {
-        if (i > 0 && i % 8 == 0) {
-          take_scales(use, i / 8, scales);
+      for (auto sixteen = 0U; sixteen < sixteens; ++sixteen) {
+        PAGEDKV_UNROLL
+        for (auto i = 0U; i < 8; ++i) {
+          const auto scale = scales[sixteen % scales_ahead][i / 4 * 2 + i % 2];
+          scores[sixteen * 8 + i] *= __builtin_bit_cast(float, scale);
         }
-        scores[i] *= __builtin_bit_cast(float, scales[i % 8 / 4 * 2 + i % 2]);
+        if (sixteen + scales_ahead < sixteens) {
+          take_scales(use, sixteen + scales_ahead, scales);
+        }
       }
     }
   }

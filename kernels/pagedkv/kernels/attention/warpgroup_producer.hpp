@@ -5,6 +5,7 @@
 
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
 
+  #include <pagedkv/kernels/attention/tile_reader.hpp>
   #include <pagedkv/kernels/attention/walk.hpp>
   #include <pagedkv/kernels/attention/warpgroup_queries.hpp>
   #include <pagedkv/kernels/divider.hpp>
@@ -127,7 +128,8 @@ class prefill_producer {
     // Addresses of queries are not kept for the next piece: stages need the registers.
     query_rows(call_, compute_again(index_))
         .put(walk, buffers_.queries_at(used_queries_), buffers_.columns_at(used_queries_),
-             static_key_scale<Element>(call_, walk));
+             shape::expands ? static_key_scale<Element>(call_, walk) * brain_divisor<Element>
+                            : static_key_scale<Element>(call_, walk));
     publish_to_products();
     buffers_.queries.full(used_queries_).arrive_after_copies();
     buffers_.queries.full(used_queries_).arrive();
