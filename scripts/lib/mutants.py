@@ -97,14 +97,15 @@ def begin_of_expression(code, at):
             depth += 1
         elif c in "([{" or (c == "<" and before != " " and before != "<"):
             depth -= 1
-        is_assignment = c == "=" and before == " " and code[at:at + 1] != "="
+        is_assignment = c == "=" and before in " +-*/%&|^" and code[at:at + 1] != "="
         if depth < 0 or depth == 0 and (c in ";,?" or is_assignment or (c == ":" and before == " ") or re.search(r"\breturn$", code[at - 6:at])):
             break
         at -= 1
     return at + len(code[at:]) - len(code[at:].lstrip())
 
 
-def end_of_expression(code, at):
+def end_of_expression(code, at, is_assigned):
+    """`is_assigned`: what is to the right of an assignment, which has all of a choice between two values."""
     depth = 0
     while at < len(code):
         c, before = code[at], code[at - 1]
@@ -112,7 +113,7 @@ def end_of_expression(code, at):
             depth += 1
         elif c in ")]}" or (c == ">" and before not in (" ", "-", "=")):
             depth -= 1
-        if depth < 0 or depth == 0 and (c in ";,?" or (c == ":" and before == " ")):
+        if depth < 0 or depth == 0 and (c in ";," or not is_assigned and (c == "?" or (c == ":" and before == " "))):
             break
         at += 1
     return len(code[:at].rstrip())
@@ -133,7 +134,7 @@ def switch_of(text, mutant, number):
         return None
     if mutant.new.startswith("!("):
         return Switch(start, end, f"{chosen} != static_cast<bool>(%s)")
-    begin, stop = begin_of_expression(code, start), end_of_expression(code, end)
+    begin, stop = begin_of_expression(code, start), end_of_expression(code, end, mutant.new in (" += ", " -= "))
     other = text[begin:start] + mutant.new + text[end:stop]
     if begin >= stop or "//" in other or "\n#" in other:
         return None

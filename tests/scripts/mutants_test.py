@@ -19,6 +19,7 @@ HEADER = """\
 // 0 == 1 in a comment
 inline int sum(const std::vector<int>& values, bool twice) {
   auto total = 0;  // true
+  total += twice == true ? 3 : 0;
   for (auto i = std::size_t{0}; i < values.size(); ++i) {
     total += values[i] - 1;
   }
@@ -73,7 +74,7 @@ class Mutants(unittest.TestCase):
         switches = [each for each in switches if each[2] and not mutants.only_prefetches(HEADER, each[1])]
         for i, (_, _, switch) in enumerate(switches):
             self.assertFalse(any(mutants.crosses(switch, other) for _, _, other in switches[:i]))
-        expected = {-1: "12"}
+        expected = {-1: "18"}
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             (folder / "pagedkv_mutants.hpp").write_text(mutants.RUNTIME)
@@ -91,7 +92,7 @@ class Mutants(unittest.TestCase):
             build(mutants.with_switches(HEADER, [switch for _, _, switch in switches]), "switched")
             self.assertEqual(said("switched"), expected[-1])
             for number, mutant, _ in switches:
-                if "values[i]" in changed_line(mutant) or "std::max" in HEADER[mutant.start:mutant.end]:
+                if any(part in changed_line(mutant) for part in ["values[i]", " 3 : "]) or "std::max" in HEADER[mutant.start:mutant.end]:
                     build(mutants.mutated(HEADER, mutant), "alone")
                     self.assertEqual(said("switched", number), said("alone"), changed_line(mutant))
                     self.assertTrue((folder / f"reached_{number}").exists())
