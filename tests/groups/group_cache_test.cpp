@@ -537,6 +537,7 @@ coverage run_random(const group_list& groups, std::uint64_t seed, int num_operat
       texts.erase(texts.begin() + 1);
     }
     REQUIRE(e.cache.check_invariants() == std::vector<std::string>{});
+    e.check_statistics();
     for (const auto& [id, s] : e.sequences) {
       e.check(id);
     }

@@ -41,6 +41,8 @@ inline std::uint64_t history_of(const tokens& text, std::int64_t length, salt ta
 template <class Cache>
 class engine {
  public:
+  static constexpr bool has_tiers = requires(Cache& one, sequence_id id) { one.settle(id); };
+
   struct live {
     tokens text;
     std::int64_t computed = 0;
@@ -52,12 +54,16 @@ class engine {
 
   std::optional<sequence_id> create(const tokens& prompt, const sequence_options& options = {}) {
     const auto expected = cache.find_prefix(prompt, options.salt);
+    const auto fit = cache.would_fit(prompt, options);
     const auto made = cache.create_sequence(prompt, options);
+    if constexpr (!has_tiers) {
+      check_forecast(fit, made);
+    }
     if (!made) {
       return std::nullopt;
     }
     auto num_cached = made->num_cached_tokens;
-    if constexpr (requires { cache.settle(made->id); }) {
+    if constexpr (has_tiers) {
       cache.wait(made->id);
       num_cached = cache.settle(made->id).value();
       CHECK(num_cached >= made->num_cached_tokens);
@@ -167,6 +173,28 @@ class engine {
     REQUIRE(broken.empty());
   }
 
+  /// Statistics of the sequences are those of their tokens and tables.
+  void check_statistics() {
+    auto num_tokens = std::int64_t{0};
+    auto num_unfilled = std::int64_t{0};
+    for (const auto& [id, s] : sequences) {
+      const auto length = std::ssize(s.text);
+      num_tokens += length;
+      for (std::size_t g = 0; g < cache.config().groups.size(); ++g) {
+        if (cache.config().groups[g].holds_tokens()) {
+          const auto num_slots = std::ssize(table(g, id)) * cache.plan().groups[g].block_size;
+          num_unfilled += std::max(num_slots + cache.num_skipped_tokens(id, g).value() - length, std::int64_t{0});
+        }
+      }
+    }
+    const auto taken = cache.statistics();
+    REQUIRE(taken.num_sequences == std::ssize(sequences));
+    REQUIRE(taken.num_tokens == num_tokens);
+    REQUIRE(taken.unfilled_slots == num_unfilled);
+    REQUIRE(taken.blocks.free + taken.blocks.in_use + taken.blocks.evictable + taken.blocks.retiring ==
+            cache.num_blocks());
+  }
+
   std::vector<block_id> table(std::size_t group, sequence_id id) {
     auto blocks = std::vector<block_id>(static_cast<std::size_t>(cache.config().capacity()));
     blocks.resize(cache.block_table(id, blocks, 0, group).value());
@@ -176,6 +204,9 @@ class engine {
   /// Reads everything that the next token of a sequence needs, through slots and through the group's table.
   void check(sequence_id id) {
     const auto& s = sequences.at(id);
+    auto text = tokens(s.text.size());
+    REQUIRE(cache.tokens(id, 0, text));
+    REQUIRE(text == s.text);
     for (std::size_t g = 0; g < cache.config().groups.size(); ++g) {
       const auto& group = cache.config().groups[g];
       if (!group.holds_tokens()) {
@@ -201,6 +232,18 @@ class engine {
         REQUIRE(make_slot(blocks[static_cast<std::size_t>(entry / block_size)], block_size, entry % block_size) == at);
         check_row(g, at, history);
       }
+    }
+  }
+
+  /// A forecast is what creation then does.
+  static void check_forecast(const result<prompt_fit>& fit, const result<admission>& made) {
+    REQUIRE(fit.has_value() == made.has_value());
+    if (made) {
+      REQUIRE(fit->num_cached_tokens == made->num_cached_tokens);
+      REQUIRE(fit->num_new_blocks == made->num_new_blocks);
+    } else {
+      REQUIRE(fit.error().message() == made.error().message());
+      REQUIRE(fit.error().step == made.error().step);
     }
   }
 

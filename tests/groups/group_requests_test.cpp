@@ -7,6 +7,7 @@
 
 #include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 
 #include <algorithm>
 #include <array>
@@ -43,11 +44,16 @@ struct tracked_groups {
   request_tracker<Cache> tracker;
 };
 
+/// Groups whose blocks hold four tokens.
+constexpr auto full_of_four = group_config{.num_layers = 1, .key_dim = 32, .value_dim = 32};
+constexpr auto window_of_four =
+    group_config{.kind = group_kind::window, .num_layers = 1, .key_dim = 32, .value_dim = 32, .window = 40};
+
 /// Six blocks of four tokens, of full attention.
 auto small_blocks() {
   auto config = cache_config{.block_size = 4, .num_blocks = 6};
   config.hash_seed = 1;
-  config.groups = {group_config{.num_layers = 1, .key_dim = 32, .value_dim = 32}};
+  config.groups = {full_of_four};
   return std::make_unique<group_cache<float32>>(config);
 }
 
@@ -232,6 +238,110 @@ TEMPLATE_TEST_CASE("what a window lets go ahead of a launch is withdrawn with it
   REQUIRE(pool.tracker.preempt(pool.low));
   CHECK(pool.num_found() == 0);
   CHECK(pool.cache.check_invariants().empty());
+}
+
+TEST_CASE("with groups, what is computed is what launches have written, when a sequence gives way", "[group_cache]") {
+  const auto& groups =
+      GENERATE(group_list{full_of_four}, group_list{full_of_four, window_of_four}, group_list{full, state});
+  const auto has_state = std::ranges::any_of(groups, [](const auto& group) { return !group.holds_tokens(); });
+  auto cache = group_cache<float32>{config_of(groups)};
+  const auto num_computed = [&](sequence_id id) { return cache.describe(id)->num_computed_tokens; };
+  const auto earlier = cache.create_sequence(counted(9)).value().id;
+  REQUIRE(cache.commit(earlier, 8));
+  REQUIRE(cache.commit(earlier, 9));
+  REQUIRE(cache.release(earlier));
+  REQUIRE(cache.begin_step());
+  SECTION("nothing of one that has started in the step, though it shares what others computed") {
+    const auto made = cache.create_sequence(counted(13)).value();  // may have the record of the earlier one
+    REQUIRE(made.num_cached_tokens == 8);
+    if (GENERATE(false, true)) {
+      REQUIRE(cache.begin_step());
+      CHECK(cache.withdraw(made.id).value() == 0);
+      CHECK(num_computed(made.id) == 8);
+    } else {
+      CHECK(cache.withdraw(made.id).value() == 0);
+      CHECK(num_computed(made.id) == 0);
+    }
+  }
+  SECTION("nor of a fork") {
+    const auto parent = cache.create_sequence(counted(8, 100)).value().id;
+    REQUIRE(cache.commit(parent, 8));
+    REQUIRE(cache.begin_step());
+    const auto forked = cache.fork(parent).value();
+    CHECK(cache.withdraw(forked).value() == 0);
+    CHECK(num_computed(forked) == 0);
+  }
+  SECTION("what an earlier step wrote of one that publishes nothing") {
+    const auto id = cache.create_sequence(counted(12, 100), {.publish = false}).value().id;
+    REQUIRE(cache.commit(id, 9));
+    REQUIRE(cache.begin_step());
+    REQUIRE(cache.commit(id, 12));
+    CHECK(cache.withdraw(id).value() == 0);
+    CHECK(num_computed(id) == 8);
+  }
+  SECTION("what an earlier step wrote, where none but that of tokens inside a block is noted") {
+    const auto id = cache.create_sequence(counted(11, 100)).value().id;
+    REQUIRE(cache.commit(id, 8));
+    REQUIRE(cache.begin_step());
+    REQUIRE(cache.commit(id, 10));
+    CHECK(cache.withdraw(id).value() == 0);
+    CHECK(num_computed(id) == (has_state ? 10 : 8));
+    CHECK(cache.find_prefix(counted(9, 100)) == 8);
+  }
+  SECTION("what an earlier step wrote of one that goes on") {
+    const auto id = cache.create_sequence(counted(13, 100), {.saving = {.every = 4}}).value().id;
+    for (const auto end : {4, 8}) {
+      REQUIRE(cache.commit(id, end));
+    }
+    REQUIRE(cache.begin_step());
+    REQUIRE(cache.commit(id, 12));
+    CHECK(cache.find_prefix(counted(14, 100)) == 12);
+    REQUIRE(cache.withdraw(id));
+    CHECK(num_computed(id) == 8);
+    CHECK(cache.find_prefix(counted(14, 100)) == 8);
+    REQUIRE(cache.release(id));
+    CHECK(cache.find_prefix(counted(14, 100)) == 8);
+  }
+  CHECK(cache.check_invariants() == sound);
+}
+
+TEST_CASE("with groups, what a truncation cuts off ahead of its launch goes, too", "[group_cache]") {
+  const auto& groups = GENERATE(group_list{full_of_four}, group_list{full_of_four, window_of_four});
+  const auto num_written = GENERATE(4, 8);
+  const auto size = 4;
+  auto cache = group_cache<float32>{config_of(groups)};
+  REQUIRE(cache.plan().groups[0].block_size == size);
+  const auto text = counted(13);
+  const auto before = cache.create_sequence(counted(num_written)).value().id;
+  REQUIRE(cache.commit(before, num_written));
+  REQUIRE(cache.begin_step());
+  const auto cut = cache.create_sequence(counted(12)).value();
+  REQUIRE(cut.num_cached_tokens == num_written);
+  REQUIRE(cache.commit(cut.id, 12));
+  SECTION("to the end of a block") {
+    REQUIRE(cache.truncate(cut.id, size));
+    CHECK(cache.find_prefix(text) == num_written);
+    SECTION("and then withdraws") { CHECK(cache.withdraw(cut.id).value() == 0); }
+    SECTION("and continues") {
+      REQUIRE(cache.append(cut.id, counted(8, 100)));
+      REQUIRE(cache.commit(cut.id, 12));
+      CHECK(cache.withdraw(cut.id).value() == 2 * std::ssize(groups));
+      auto both = counted(4);
+      std::ranges::copy(counted(9, 100), std::back_inserter(both));
+      CHECK(cache.find_prefix(both) == size);
+    }
+  }
+  SECTION("within a block") {
+    REQUIRE(cache.truncate(cut.id, num_written + 1));
+    CHECK(cache.find_prefix(text) == num_written);
+    REQUIRE(cache.append(cut.id, token{100}));
+    REQUIRE(cache.commit(cut.id, num_written + 2));
+    CHECK(cache.check_invariants() == sound);
+    CHECK(cache.withdraw(cut.id).value() == 0);
+  }
+  REQUIRE(cache.release(cut.id));
+  CHECK(cache.find_prefix(text) == num_written);
+  CHECK(cache.check_invariants() == sound);
 }
 
 TEST_CASE("the gain of releasing sequences of groups is what an allocation gets", "[group_cache]") {

@@ -4,6 +4,7 @@
 #include "group_engine.hpp"
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -118,6 +119,10 @@ TEST_CASE("where a running sequence holds all nodes, its commits evict nothing a
   const auto config = config_of({window}, 40);
   auto queues = event_queues{config.block_size, {.capacity = 1 << 14}};
   auto e = engine<group_cache<float32, event_queues>>{config, queues};
+  const auto has_ended_one = GENERATE(false, true);
+  if (has_ended_one) {
+    e.serve(counted(41, 50'000));  // as many blocks may give way in vain as it has nodes
+  }
   const auto id = e.create(counted(16)).value();
   e.compute(id);
   const auto grow = [&](int length) {
@@ -130,7 +135,7 @@ TEST_CASE("where a running sequence holds all nodes, its commits evict nothing a
   CHECK(e.cache.find_prefix(counted(17)) < 16);
   queues.drain([](const cache_event&) {});
   const auto evictable = e.cache.statistics().blocks.evictable;
-  REQUIRE(evictable > 20);
+  REQUIRE(evictable > (has_ended_one ? 12 : 20));
   for (auto i = 0; i < 100; ++i) {
     grow(1);
   }

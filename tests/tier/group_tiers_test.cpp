@@ -244,27 +244,37 @@ TEST_CASE("what tiers have is used up to the last saved state", "[group_cache][t
 }
 
 TEST_CASE("a sequence takes what others compute while it waits for a slow tier", "[group_cache][tier]") {
+  const auto text = counted(41);
   for (const auto& [kind, groups] : kinds) {
-    CAPTURE(kind);
-    const auto store = std::make_shared<fake_store>();
-    auto on = with_store(device_with(groups), 24, store);
-    for (auto i = 0; i < 30; ++i) {  // more than host memory has room for
-      on.serve(counted(41, 1'000 * i));
-      on.cache.wait_idle();
+    for (const auto publish : {true, false}) {
+      CAPTURE(kind, publish);
+      const auto store = std::make_shared<fake_store>();
+      auto on = with_store(device_with(groups), 24, store);
+      for (auto i = 0; i < 30; ++i) {  // more than host memory has room for
+        on.serve(counted(41, 1'000 * i));
+        on.cache.wait_idle();
+      }
+      auto hashes = std::array<std::uint64_t, 3>{};
+      REQUIRE(on.cache.hash_blocks(std::span{text}.first(12), hashes) == 3);
+      const auto waiting = on.cache.create_sequence(token_run{text, {}, hashes}, {.publish = publish}).value();
+      CHECK(waiting.num_loading_tokens == 40);
+      const auto other = on.hold(text, {.max_cached_tokens = 0});
+      CHECK(on.cache.poll(waiting.id).num_loaded_tokens == 40);
+      CHECK(on.cache.settle(waiting.id).value() == 40);
+      CHECK(store->num_reads == 0);
+      if (attends_to_all({groups[0]})) {
+        const auto num_full = static_cast<std::size_t>(40 / on.cache.plan().groups[0].block_size);
+        const auto shared = on.table(0, waiting.id);
+        const auto computed = on.table(0, other);
+        CHECK(std::ranges::equal(std::span{shared}.first(num_full), std::span{computed}.first(num_full)));
+      }
+      on.sequences[waiting.id] = {text, 40};
+      on.check(waiting.id);
+      on.release(other);
+      on.compute(waiting.id);
+      REQUIRE(on.fork(waiting.id));
+      on.check_invariants();
     }
-    const auto waiting = on.cache.create_sequence(counted(41)).value();
-    CHECK(waiting.num_loading_tokens == 40);
-    const auto other = on.hold(counted(41), {.max_cached_tokens = 0});
-    CHECK(on.cache.poll(waiting.id).num_loaded_tokens == 40);
-    CHECK(on.cache.settle(waiting.id).value() == 40);
-    CHECK(store->num_reads == 0);
-    if (attends_to_all({groups[0]})) {
-      const auto num_full = static_cast<std::size_t>(40 / on.cache.plan().groups[0].block_size);
-      const auto shared = on.table(0, waiting.id);
-      const auto computed = on.table(0, other);
-      CHECK(std::ranges::equal(std::span{shared}.first(num_full), std::span{computed}.first(num_full)));
-    }
-    on.check_invariants();
   }
 }
 
