@@ -163,3 +163,16 @@ TEMPLATE_TEST_CASE("statistics count the tokens and the slots that each operatio
   CHECK(cache.slot_mapping(forked, 0, {}, 3).error().limit == 0);
   release_all(cache, {forked});
 }
+
+TEST_CASE("outcomes that no operation has filled count nothing", "[cache][limits]") {
+  const auto info = sequence_info{};
+  CHECK(info.num_tokens + info.num_computed_tokens + info.num_prompt_tokens == 0);
+  CHECK(info.num_cached_tokens == 0);
+  CHECK(info.num_blocks + info.num_slots == 0);
+  const auto made = admission{};
+  CHECK(made.num_cached_tokens + made.num_tokens + made.num_loading_tokens == 0);
+  CHECK(made.num_blocks + made.num_new_blocks == 0);
+  CHECK(prompt_fit{}.num_cached_tokens + prompt_fit{}.num_new_blocks == 0);
+  CHECK(release_gain{}.at_once + release_gain{}.with_steps == 0);
+  CHECK(pinning{}.num_tokens == 0);
+}
