@@ -1,4 +1,4 @@
-// What a cache does at the last length, number or block that suffices.
+// A cache at its limits: the last length, number or block that suffices.
 
 #include "../support/cache_fixture.hpp"
 

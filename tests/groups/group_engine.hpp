@@ -75,6 +75,13 @@ class engine {
     s.text.assign(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(made->num_tokens));
     s.computed = num_cached;
     s.tag = options.salt;
+    if constexpr (!has_tiers) {
+      auto num_blocks = std::int64_t{0};
+      for (std::size_t g = 0; g < cache.config().groups.size(); ++g) {
+        num_blocks += std::ssize(table(g, made->id));
+      }
+      CHECK(made->num_blocks == num_blocks);
+    }
     check(made->id);
     return made->id;
   }

@@ -1,4 +1,4 @@
-// What a cache with groups does at the last length, block or node that suffices, and at the first that does not.
+// A cache with groups at its limits: the last length, block or node that suffices, and the first that does not.
 
 #include <pagedkv/events/event_queues.hpp>
 #include <pagedkv/pagedkv.hpp>
@@ -203,6 +203,36 @@ TEST_CASE("a forecast for groups is what creation does where a hit and its copy 
       }
     }
     CHECK(num_without_hit > 0);
+  }
+}
+
+TEST_CASE("the newest state of an answer is found at its length, not where the answer ends", "[group_cache]") {
+  auto e = plain{config_of({full, state})};
+  const auto id = e.create(counted(22), {.saving = {.at_prompt_end = false, .at_end = true}}).value();
+  REQUIRE(e.append(id, counted(8, 22)));
+  for (const auto end : {24, 30}) {  // the second one publishes a run more, and keeps no state
+    e.write(id, end);
+    REQUIRE(e.cache.commit(id, end));
+    e.sequences.at(id).computed = end;
+  }
+  e.release(id);
+  CHECK(e.cache.find_prefix(counted(31)) == 24);
+  const auto again = e.create(counted(31)).value();
+  CHECK(e.sequences.at(again).computed == 24);
+  CHECK(e.cache.check_invariants() == sound);
+}
+
+TEST_CASE("pins that have ended keep no room for runs of tokens", "[group_cache]") {
+  for (const auto& groups : {group_list{full}, {window}, {full, window}}) {
+    auto e = plain{config_of(groups, 20)};
+    for (auto i = 0; i < 200; ++i) {  // with more runs of tokens than there is room for
+      const auto text = counted(41, 1'000 * i);
+      REQUIRE(e.serve(text) == 0);
+      const auto pinned = e.cache.pin(text).value();
+      REQUIRE(pinned.num_tokens == 40);
+      REQUIRE(e.cache.unpin(pinned.id));
+    }
+    CHECK(e.cache.check_invariants() == sound);
   }
 }
 
