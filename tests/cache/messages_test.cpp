@@ -185,7 +185,7 @@ TEST_CASE("a refusal names the argument, what it was, and what is allowed", "[me
       {said(cache.would_fit(only_keys)), invalid("number of keys without tokens is 1, limit 0")},
       {said(cache.invalidate_blocks(std::array{block_id{20}})), invalid("block to invalidate is 20, limit 19")},
       {said(cache.resize(0)), invalid("number of blocks is 0, limit 1")},
-      {said(cache.resize(21)), invalid("number of blocks is 21, limit 20")},
+      {said(cache.resize(21)), invalid("number of blocks, more than cache_config::capacity, is 21, limit 20")},
       {said(cache.resize(10)), "in use: number of blocks that the pool has to keep is 14, limit 10"},
       {said(cache.reset_prefix_cache()), "in use: number of blocks in use or retiring is 14, limit 0"},
       {said(cache.describe(gone)), "unknown sequence: sequence id is " + never},

@@ -186,7 +186,7 @@ TEST_CASE("what the constructor of a cache with tiers throws, creation returns",
   const auto right = write_policy::on_eviction;
   CHECK(refusal(small_device(0), right, 16, 0) == invalid("cache_config.num_blocks is 0, limit 1"));
   CHECK(refusal(small_device(24), write_policy::through, 16, 0) ==
-        invalid("tier_config.exclusive, which writes on eviction only: tier_config.write is 1, limit 0"));
+        invalid("tier_config.exclusive, which needs write_policy::on_eviction, is 1, limit 0"));
   CHECK(refusal(small_device(24), right, 0, 0) == invalid("host_tier.num_records is 0, limit 1"));
   CHECK(refusal(small_device(24), right, -100, 0) == invalid("host_tier.num_records is -100, limit 1"));
   CHECK(refusal(small_device(24), right, 16, 1).starts_with("out of memory: "));

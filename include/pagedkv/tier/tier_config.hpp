@@ -41,9 +41,7 @@ struct tier_config {
 /// Errors: `invalid_argument`.
 [[nodiscard]] inline result<void> validate(const tier_config& config) noexcept {
   if (config.exclusive && config.write != write_policy::on_eviction) {
-    return error{error_code::invalid_argument,
-                 "tier_config.exclusive, which writes on eviction only: tier_config.write",
-                 static_cast<std::int64_t>(config.write), static_cast<std::int64_t>(write_policy::on_eviction)};
+    return error{error_code::invalid_argument, "tier_config.exclusive, which needs write_policy::on_eviction,", 1, 0};
   }
   if (config.queue_records < 1) {
     return error{error_code::invalid_argument, "tier_config.queue_records", config.queue_records, 1};

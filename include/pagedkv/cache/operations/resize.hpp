@@ -288,9 +288,12 @@ template <class State>
                                                      block_renamer rename,
                                                      function_ref<result<void>(std::int32_t)> resize_memory,
                                                      function_ref<result<void>()> wait) noexcept {
-  if (num_blocks < 1 || num_blocks > state.config.capacity()) {
-    return error{error_code::invalid_argument, "number of blocks", num_blocks,
-                 num_blocks < 1 ? 1 : state.config.capacity()};
+  if (num_blocks < 1) {
+    return error{error_code::invalid_argument, "number of blocks", num_blocks, 1};
+  }
+  if (num_blocks > state.config.capacity()) {
+    return error{error_code::invalid_argument, "number of blocks, more than cache_config::capacity,", num_blocks,
+                 state.config.capacity()};
   }
   const auto change = size_change{state};
   if (!change.first()) {
