@@ -581,7 +581,7 @@ class piece_state {
   using fragment_query = registers<float, HeadDim / 16, 4>;
 
   template <class Stored>
-  static PAGEDKV_DEVICE void decode_fragment(const vector<lane_word, 2> (&stored)[HeadDim / 16],
+  static PAGEDKV_DEVICE void decode_fragment(const vector<lane_word, 2> (&stored)[std::size_t{HeadDim} / 16],
                                              fragment_query& numbers) {
     PAGEDKV_UNROLL
     for (auto j = 0; j < HeadDim / 16; ++j) {
@@ -933,7 +933,7 @@ class piece_state {
   /// A chunk of 16 numbers is a product: lanes have two neighbours of it.
   template <class ReadAhead>
   PAGEDKV_DEVICE void multiply_value_fragments(const ReadAhead& tiles, int n,
-                                               const typename Matrix::weights (&weights)[Tiles]) {
+                                               const typename Matrix::weights (&weights)[std::size_t{Tiles}]) {
     PAGEDKV_UNROLL
     for (auto j = 0; j < 2; ++j) {
       registers<lane_word, 4> stored;
