@@ -344,6 +344,49 @@ TEST_CASE("with groups, what a truncation cuts off ahead of its launch goes, too
   CHECK(cache.check_invariants() == sound);
 }
 
+TEST_CASE("with groups, what another sequence computed, too, stays when a sequence gives way", "[group_cache]") {
+  const auto& groups = GENERATE(group_list{full_of_four}, group_list{full_of_four, window_of_four});
+  const auto both_ahead = GENERATE(false, true);
+  CAPTURE(both_ahead);
+  auto cache = group_cache<float32>{config_of(groups)};
+  const auto text = counted(21);
+  const auto commit_first = [&] {
+    const auto id = cache.create_sequence(counted(12)).value().id;
+    REQUIRE(cache.commit(id, 12));
+  };
+  if (!both_ahead) {
+    commit_first();
+  }
+  REQUIRE(cache.begin_step());
+  if (both_ahead) {
+    commit_first();
+  }
+  const auto again = cache.create_sequence(std::span{text}.first(20), {.max_cached_tokens = 0}).value().id;
+  REQUIRE(cache.commit(again, 20));
+  REQUIRE(cache.find_prefix(text) == 20);
+  SECTION("all of it") { CHECK(cache.withdraw(again).value() == 2 * std::ssize(groups)); }
+  SECTION("as far as it is cut") { REQUIRE(cache.truncate(again, 8)); }
+  CHECK(cache.find_prefix(text) == 12);
+  REQUIRE(cache.release(again));
+  CHECK(cache.find_prefix(text) == 12);
+  CHECK(cache.check_invariants() == sound);
+}
+
+TEST_CASE("with groups, a sequence does not give way whose fork has what its launch is to write", "[group_cache]") {
+  const auto cache = small_blocks();
+  auto tracker = request_tracker{*cache};
+  const auto parent = tracker.submit(counted(6), with_priority(10)).value();
+  REQUIRE(cache->commit(parent.sequence, 4));
+  REQUIRE(cache->begin_step());
+  REQUIRE(cache->commit(parent.sequence, 6));
+  const auto forked = tracker.fork(parent.id);
+  REQUIRE(forked);
+  CHECK(tracker.preempt(parent.id).error().code == error_code::in_use);
+  REQUIRE(tracker.finish(forked->id));
+  CHECK(tracker.preempt(parent.id));
+  CHECK(cache->check_invariants() == sound);
+}
+
 TEST_CASE("the gain of releasing sequences of groups is what an allocation gets", "[group_cache]") {
   auto e = engine<group_cache<float32>>{config_of({full, window, state}, 120)};
   const auto first = e.create(counted(40)).value();
