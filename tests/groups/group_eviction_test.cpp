@@ -292,3 +292,28 @@ TEST_CASE("policies hear of blocks of groups what they hear without groups", "[g
     CHECK(heard.ended == (heard.depth == 2));
   }
 }
+
+TEST_CASE("a block goes after one that continues its middle", "[group_cache]") {
+  auto e = engine<group_cache<float32, lru>>{config_of({full, window})};
+  const auto size = e.cache.plan().groups[0].block_size;
+  const auto common = e.cache.plan().hit_granularity;
+  REQUIRE(common < size);
+  auto other = counted(common);
+  const auto rest = counted(size - common, 1'000);
+  other.insert(other.end(), rest.begin(), rest.end());
+  const auto first = e.hold(counted(size));
+  const auto second = e.create(other).value();
+  REQUIRE(e.sequences.at(second).computed == common);
+  e.compute(second);
+  const auto block = e.table(0, first).at(0);
+  const auto branch = e.table(0, second).at(0);
+  e.release(first);
+  e.release(second);
+  const auto step = e.cache.begin_step().value();
+  auto evicted = std::vector<block_id>(static_cast<std::size_t>(e.cache.num_blocks()));
+  evicted.resize(static_cast<std::size_t>(e.cache.evict(evicted, step).value()));
+  REQUIRE(std::ranges::count(evicted, block) == 1);
+  CHECK(std::ranges::find(evicted, branch) < std::ranges::find(evicted, block));
+  REQUIRE(e.cache.retire_step(step));
+  CHECK(e.cache.check_invariants() == sound);
+}
