@@ -48,6 +48,16 @@ cache_config config_of(const group_config& second, std::int32_t num_blocks) {
   return config;
 }
 
+/// Blocks of four tokens in the first group, and of sixteen behind a window.
+cache_config with_small_blocks() {
+  auto config = config_of(window, 80);
+  auto first = full;
+  auto second = window;
+  first.key_dim = first.value_dim = second.key_dim = second.value_dim = 8;
+  config.groups = {first, second};
+  return config;
+}
+
 std::vector<token> text_from(token first, std::size_t size) {
   auto text = std::vector<token>(size);
   std::iota(text.begin(), text.end(), first);
@@ -65,6 +75,12 @@ std::int64_t serve(listening_cache& cache, const std::vector<token>& text, const
   }
   cache.release(made.id).value();
   return made.num_cached_tokens;
+}
+
+std::vector<block_id> blocks_of(listening_cache& cache, sequence_id id, std::size_t group) {
+  auto blocks = std::vector<block_id>(static_cast<std::size_t>(cache.num_blocks()));
+  blocks.resize(static_cast<std::size_t>(cache.block_table(id, blocks, 0, group).value()));
+  return blocks;
 }
 
 void evict_others(listening_cache& cache) {
@@ -142,6 +158,87 @@ TEST_CASE("a policy hears the hint of a release also for the newest state of an 
   REQUIRE(listening_priority::told.size() > 1);
   CHECK(std::ranges::all_of(listening_priority::told,
                             [](const auto& how) { return how.ended && how.expected_return == 9; }));
+}
+
+TEST_CASE("a policy hears what a block continues that a hit has copied", "[group_cache]") {
+  auto cache = listening_cache{with_small_blocks()};
+  REQUIRE(cache.plan().groups[1].block_size == 16);
+  const auto text = text_from(0, 21);
+  serve(cache, text, {});
+  listening_priority::told.clear();
+  const auto made = cache.create_sequence(text).value();
+  REQUIRE(made.num_cached_tokens == 20);
+  REQUIRE(listening_priority::told.size() == 1);  // of the window
+  CHECK(listening_priority::told[0].depth == 1);
+  CHECK(listening_priority::told[0].parent == blocks_of(cache, made.id, 1).at(0));
+  cache.release(made.id).value();
+}
+
+TEST_CASE("a policy hears what a block continues that an append has replaced", "[group_cache]") {
+  auto cache = listening_cache{with_small_blocks()};
+  REQUIRE(cache.plan().groups[1].block_size == 16);
+  struct cut {
+    std::size_t length;
+    std::int64_t kept;
+    std::int64_t num_dropped;  // blocks of the window
+  };
+  for (const auto& [length, kept, num_dropped] : {cut{16, 2, 0}, cut{32, 30, 1}, cut{36, 34, 1}}) {
+    CAPTURE(length);
+    const auto id = cache.create_sequence(text_from(static_cast<token>(1000 * length), length)).value().id;
+    cache.commit(id, static_cast<std::int64_t>(length)).value();
+    cache.truncate(id, kept).value();
+    const auto tables = std::array{blocks_of(cache, id, 0), blocks_of(cache, id, 1)};
+    const auto first = std::array{std::int64_t{0}, num_dropped};
+    listening_priority::told.clear();
+    cache.append(id, token{7}).value();  // a hit may find the slot where it is written
+    REQUIRE(listening_priority::told.size() == 2);
+    for (std::size_t g = 0; g < 2; ++g) {
+      CAPTURE(g);
+      const auto& heard = listening_priority::told[g];
+      const auto place = kept / cache.plan().groups[g].block_size;
+      REQUIRE(std::ssize(tables[g]) == place + 1 - first[g]);
+      CHECK(heard.depth == static_cast<std::uint32_t>(place));
+      CHECK(heard.parent == (place == first[g] ? no_block : tables[g].end()[-2]));
+    }
+    cache.release(id).value();
+  }
+}
+
+TEST_CASE("a policy hears the places of blocks that a window leaves", "[group_cache]") {
+  auto cache = listening_cache{with_small_blocks()};
+  REQUIRE(cache.plan().groups[1].block_size == 16);
+  const auto id = cache.create_sequence(text_from(0, 64)).value().id;
+  listening_priority::told.clear();
+  cache.commit(id, 64).value();
+  REQUIRE(listening_priority::told.size() == 3);
+  for (auto i = std::uint32_t{0}; i < 3; ++i) {
+    CHECK(listening_priority::told[i].depth == 2 - i);
+    CHECK(listening_priority::told[i].num_chain_blocks == 4);
+  }
+  cache.release(id).value();
+}
+
+TEST_CASE("a policy hears of a prompt and a hit that were cut what is left of them", "[group_cache]") {
+  auto cache = listening_cache{with_small_blocks()};
+  REQUIRE(cache.plan().groups[0].block_size == 4);
+  const auto text = text_from(0, 16);
+  serve(cache, text, {});
+  const auto made = cache.create_sequence(text).value();
+  REQUIRE(made.num_cached_tokens == 12);
+  cache.truncate(made.id, 8).value();
+  cache.append(made.id, text_from(100, 8)).value();
+  cache.commit(made.id, 16).value();
+  listening_priority::told.clear();
+  cache.release(made.id).value();
+  REQUIRE(listening_priority::told.size() > 4);
+  for (auto i = std::uint32_t{0}; i < 4; ++i) {  // of full attention
+    const auto& heard = listening_priority::told[i];
+    CHECK(heard.depth == 3 - i);
+    CHECK(heard.num_prompt_tokens == 8);
+    CHECK(heard.num_output_tokens == 8);
+    CHECK(heard.num_cached_blocks == 2);
+    CHECK(heard.last_cached == listening_priority::told[1].parent);
+  }
 }
 
 }  // namespace group_priority_test
