@@ -236,4 +236,63 @@ TEST_CASE("pins that have ended keep no room for runs of tokens", "[group_cache]
   }
 }
 
+TEST_CASE("a fork makes copies findable as its parent does", "[group_cache]") {
+  for (const auto& groups : {group_list{full}, {latent, full}, {window}}) {
+    auto e = plain{config_of(groups, 80)};
+    const auto first = e.hold(counted(48));
+    const auto second = e.hold(counted(48), {.max_cached_tokens = 0});
+    const auto forked = e.fork(second).value();
+    e.release(second);  // the nodes have the blocks of the first one
+    e.release(first);
+    const auto step = e.cache.begin_step().value();
+    auto blocks = std::array<block_id, 80>{};
+    REQUIRE(e.cache.evict(blocks, step).value() > 0);
+    REQUIRE(e.cache.retire_step(step));
+    CHECK(e.cache.find_prefix(counted(60)) == 0);
+    e.release(forked);
+    CHECK(e.cache.find_prefix(counted(60)) == 48);
+    CHECK(e.cache.check_invariants() == sound);
+  }
+}
+
+TEST_CASE("what a hit copied from a block is found when that block is gone", "[group_cache]") {
+  auto e = plain{config_of({latent, full}, 80)};
+  const auto size = e.cache.plan().groups[1].block_size;
+  const auto common = e.cache.plan().groups[0].block_size;
+  REQUIRE(common < size);
+  const auto prompt_from = [&](int first) {
+    auto text = counted(common);
+    const auto rest = counted(size - common, first);
+    text.insert(text.end(), rest.begin(), rest.end());
+    return text;
+  };
+  const auto first = e.hold(prompt_from(1'000));
+  const auto second = e.create(prompt_from(2'000)).value();
+  REQUIRE(e.sequences.at(second).computed == common);
+  e.compute(second);
+  e.release(first);
+  const auto step = e.cache.begin_step().value();
+  auto blocks = std::array<block_id, 80>{};
+  REQUIRE(e.cache.evict(blocks, step).value() > 0);
+  REQUIRE(e.cache.retire_step(step));
+  CHECK(e.cache.find_prefix(prompt_from(3'000)) == 0);
+  e.release(second);
+  CHECK(e.cache.find_prefix(prompt_from(3'000)) == common);
+  CHECK(e.cache.check_invariants() == sound);
+}
+
+TEST_CASE("hashes and keys of tokens that were cut off do not belong to those that follow", "[group_cache]") {
+  auto cache = group_cache<float32>{config_of({full, window})};
+  const auto told = std::array<std::uint64_t, 3>{0x123, 0x456, 0x789};
+  const auto keys = std::array{prefix_key{.position = 2, .value = {1, 2}}, prefix_key{.position = 6, .value = {3, 4}}};
+  const auto text = counted(13);
+  const auto id = cache.create_sequence(token_run{std::span{text}.first(12), keys, told}).value().id;
+  REQUIRE(cache.truncate(id, 4));
+  REQUIRE(cache.append(id, std::span{text}.subspan(4)));
+  REQUIRE(cache.commit(id, 13));
+  CHECK(cache.find_prefix(token_run{text, std::span{keys}.first(1)}) == 12);
+  CHECK(cache.find_prefix(token_run{text, keys}) == 4);
+  CHECK(cache.check_invariants() == sound);
+}
+
 }  // namespace group_limits_test
