@@ -256,35 +256,39 @@ TEST_CASE("a fork makes copies findable as its parent does", "[group_cache]") {
 }
 
 TEST_CASE("what a hit copied from a block is found when that block is gone", "[group_cache]") {
-  auto e = plain{config_of({latent, full}, 80)};
-  const auto size = e.cache.plan().groups[1].block_size;
-  const auto common = e.cache.plan().groups[0].block_size;
-  REQUIRE(common < size);
-  const auto prompt_from = [&](int first) {
-    auto text = counted(common);
-    const auto rest = counted(size - common, first);
-    text.insert(text.end(), rest.begin(), rest.end());
-    return text;
-  };
-  const auto first = e.hold(prompt_from(1'000));
-  const auto second = e.create(prompt_from(2'000)).value();
-  REQUIRE(e.sequences.at(second).computed == common);
-  e.compute(second);
-  e.release(first);
-  const auto step = e.cache.begin_step().value();
-  auto blocks = std::array<block_id, 80>{};
-  REQUIRE(e.cache.evict(blocks, step).value() > 0);
-  REQUIRE(e.cache.retire_step(step));
-  CHECK(e.cache.find_prefix(prompt_from(3'000)) == 0);
-  e.release(second);
-  CHECK(e.cache.find_prefix(prompt_from(3'000)) == common);
-  CHECK(e.cache.check_invariants() == sound);
+  for (const auto inside_both : {false, true}) {  // a hit ends inside a block of each group, or of the second one
+    CAPTURE(inside_both);
+    auto e = plain{config_of({latent, full}, 80)};
+    const auto common = inside_both ? e.cache.plan().hit_granularity : e.cache.plan().groups[0].block_size;
+    const auto size = e.cache.plan().groups[1].block_size;
+    REQUIRE(common < size);
+    REQUIRE(e.cache.plan().hit_granularity < e.cache.plan().groups[0].block_size);
+    const auto prompt_from = [&](int first) {
+      auto text = counted(common);
+      const auto rest = counted(size - common, first);
+      text.insert(text.end(), rest.begin(), rest.end());
+      return text;
+    };
+    const auto first = e.hold(prompt_from(1'000));
+    const auto second = e.create(prompt_from(2'000)).value();
+    REQUIRE(e.sequences.at(second).computed == common);
+    e.compute(second);
+    e.release(first);
+    const auto step = e.cache.begin_step().value();
+    auto blocks = std::array<block_id, 80>{};
+    REQUIRE(e.cache.evict(blocks, step).value() > 0);
+    REQUIRE(e.cache.retire_step(step));
+    CHECK(e.cache.find_prefix(prompt_from(3'000)) == 0);
+    e.release(second);
+    CHECK(e.cache.find_prefix(prompt_from(3'000)) == common);
+    CHECK(e.cache.check_invariants() == sound);
+  }
 }
 
 TEST_CASE("hashes and keys of tokens that were cut off do not belong to those that follow", "[group_cache]") {
   auto cache = group_cache<float32>{config_of({full, window})};
   const auto told = std::array<std::uint64_t, 3>{0x123, 0x456, 0x789};
-  const auto keys = std::array{prefix_key{.position = 2, .value = {1, 2}}, prefix_key{.position = 6, .value = {3, 4}}};
+  const auto keys = std::array{prefix_key{.position = 0, .value = {1, 2}}, prefix_key{.position = 6, .value = {3, 4}}};
   const auto text = counted(13);
   const auto id = cache.create_sequence(token_run{std::span{text}.first(12), keys, told}).value().id;
   REQUIRE(cache.truncate(id, 4));
@@ -292,6 +296,20 @@ TEST_CASE("hashes and keys of tokens that were cut off do not belong to those th
   REQUIRE(cache.commit(id, 13));
   CHECK(cache.find_prefix(token_run{text, std::span{keys}.first(1)}) == 12);
   CHECK(cache.find_prefix(token_run{text, keys}) == 4);
+  CHECK(cache.check_invariants() == sound);
+}
+
+TEST_CASE("a fork of groups publishes with the keys of its parent", "[group_cache]") {
+  auto cache = group_cache<float32>{config_of({full, window})};
+  const auto key = prefix_key{.position = 5, .value = {1, 2}};
+  const auto text = counted(9);
+  const auto id = cache.create_sequence(token_run{std::span{text}.first(6), {&key, 1}}).value().id;
+  REQUIRE(cache.commit(id, 6));
+  const auto forked = cache.fork(id).value();
+  REQUIRE(cache.append(forked, std::span{text}.subspan(6)));
+  REQUIRE(cache.commit(forked, 9));
+  CHECK(cache.find_prefix(token_run{text, {&key, 1}}) == 8);
+  CHECK(cache.find_prefix(text) == 4);
   CHECK(cache.check_invariants() == sound);
 }
 

@@ -171,6 +171,7 @@ TEST_CASE("a policy hears what a block continues that a hit has copied", "[group
   REQUIRE(listening_priority::told.size() == 1);  // of the window
   CHECK(listening_priority::told[0].depth == 1);
   CHECK(listening_priority::told[0].parent == blocks_of(cache, made.id, 1).at(0));
+  CHECK(listening_priority::told[0].num_cached_blocks == 2);
   cache.release(made.id).value();
 }
 
@@ -182,7 +183,7 @@ TEST_CASE("a policy hears what a block continues that an append has replaced", "
     std::int64_t kept;
     std::int64_t num_dropped;  // blocks of the window
   };
-  for (const auto& [length, kept, num_dropped] : {cut{16, 2, 0}, cut{32, 30, 1}, cut{36, 34, 1}}) {
+  for (const auto& [length, kept, num_dropped] : {cut{16, 2, 0}, cut{8, 6, 0}, cut{32, 30, 1}, cut{36, 34, 1}}) {
     CAPTURE(length);
     const auto id = cache.create_sequence(text_from(static_cast<token>(1000 * length), length)).value().id;
     cache.commit(id, static_cast<std::int64_t>(length)).value();
@@ -239,6 +240,21 @@ TEST_CASE("a policy hears of a prompt and a hit that were cut what is left of th
     CHECK(heard.num_cached_blocks == 2);
     CHECK(heard.last_cached == listening_priority::told[1].parent);
   }
+}
+
+TEST_CASE("a policy hears which block a hit ended with, though one token follows", "[group_cache]") {
+  auto cache = listening_cache{with_small_blocks()};
+  const auto text = text_from(0, 5);
+  serve(cache, text, {});
+  const auto made = cache.create_sequence(text).value();
+  REQUIRE(made.num_cached_tokens == 4);
+  cache.commit(made.id, 5).value();
+  const auto cached = blocks_of(cache, made.id, 0).at(0);
+  listening_priority::told.clear();
+  cache.release(made.id).value();
+  REQUIRE(!listening_priority::told.empty());
+  CHECK(listening_priority::told[0].num_cached_blocks == 1);
+  CHECK(listening_priority::told[0].last_cached == cached);
 }
 
 }  // namespace group_priority_test

@@ -372,6 +372,25 @@ TEST_CASE("with groups, what another sequence computed, too, stays when a sequen
   CHECK(cache.check_invariants() == sound);
 }
 
+TEST_CASE("with groups, a sequence that gives way makes its copies findable, as far as they are written",
+          "[group_cache]") {
+  const auto num_shared = GENERATE(12, 16);  // with 16, others had all that it has computed ahead of its launch
+  auto cache = group_cache<float32>{config_of({full_of_four})};
+  const auto first = cache.create_sequence(counted(num_shared)).value().id;
+  REQUIRE(cache.commit(first, num_shared));
+  const auto second = cache.create_sequence(counted(16), {.max_cached_tokens = 0}).value().id;
+  REQUIRE(cache.commit(second, 12));
+  const auto step = cache.begin_step(std::array{second}).value();
+  REQUIRE(cache.commit(second, 16));
+  REQUIRE(cache.release(first));
+  auto evicted = std::array<block_id, 8>{};
+  REQUIRE(cache.evict(evicted, step).value() == num_shared / 4);
+  CHECK(cache.find_prefix(counted(17)) == 0);
+  CHECK(cache.withdraw(second).value() == (num_shared == 12 ? 1 : 0));
+  CHECK(cache.find_prefix(counted(17)) == 12);
+  CHECK(cache.check_invariants() == sound);
+}
+
 TEST_CASE("with groups, a sequence does not give way whose fork has what its launch is to write", "[group_cache]") {
   const auto cache = small_blocks();
   auto tracker = request_tracker{*cache};
