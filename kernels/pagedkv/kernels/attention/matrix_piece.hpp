@@ -517,21 +517,15 @@ class piece_state {
     using other = std::conditional_t<std::is_same_v<Number, typename Numbers::brain>, typename Numbers::half,
                                      typename Numbers::brain>;
     registers<float, shape::key_chunks, shape::chunk> numbers;
-    decode_stored_query<other>(stored, numbers);
-    convert_query(t, numbers, factor);
-  }
-
-  template <class Stored>
-  static PAGEDKV_DEVICE void decode_stored_query(const stored_query& stored,
-                                                 registers<float, shape::key_chunks, shape::chunk>& numbers) {
     PAGEDKV_UNROLL
     for (auto j = 0; j < shape::key_chunks; ++j) {
       PAGEDKV_UNROLL
       for (auto i = 0; i < shape::chunk; ++i) {
         const auto word = stored[j * vectors_of_chunk + i / 8].values[i % 8 / 2];
-        numbers[j][i] = Stored::decode(static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16), 1.0F);
+        numbers[j][i] = other::decode(static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16), 1.0F);
       }
     }
+    convert_query(t, numbers, factor);
   }
 
   /// Queries for products of fragments. Of 16-bit rows, all reads are issued before the first is used.
