@@ -24,6 +24,14 @@ using plain = engine<group_cache<float32>>;
 
 constexpr auto no_saving = state_saving{.at_branches = false, .at_prompt_end = false};
 
+/// Evicts every evictable block, of which there are some.
+void evict_all(plain& e) {
+  const auto step = e.cache.begin_step().value();
+  auto blocks = std::vector<block_id>(static_cast<std::size_t>(e.cache.num_blocks()));
+  REQUIRE(e.cache.evict(blocks, step).value() > 0);
+  REQUIRE(e.cache.retire_step(step));
+}
+
 /// Whether a sequence holds all that tokens from a length on may read.
 bool holds_from(plain& e, sequence_id id, std::int64_t length) {
   auto slots = std::vector<slot>(e.sequences.at(id).text.size());
@@ -92,10 +100,7 @@ TEST_CASE("a sequence of groups makes its copies findable when it ends or publis
       const auto first = e.hold(counted(48));
       const auto second = e.hold(counted(48), {.max_cached_tokens = 0});
       e.release(first);
-      const auto step = e.cache.begin_step().value();
-      auto blocks = std::array<block_id, 80>{};
-      REQUIRE(e.cache.evict(blocks, step).value() > 0);
-      REQUIRE(e.cache.retire_step(step));
+      evict_all(e);
       CHECK(e.cache.find_prefix(counted(60)) == 0);
       if (ends) {
         e.release(second);
@@ -244,10 +249,7 @@ TEST_CASE("a fork makes copies findable as its parent does", "[group_cache]") {
     const auto forked = e.fork(second).value();
     e.release(second);  // the nodes have the blocks of the first one
     e.release(first);
-    const auto step = e.cache.begin_step().value();
-    auto blocks = std::array<block_id, 80>{};
-    REQUIRE(e.cache.evict(blocks, step).value() > 0);
-    REQUIRE(e.cache.retire_step(step));
+    evict_all(e);
     CHECK(e.cache.find_prefix(counted(60)) == 0);
     e.release(forked);
     CHECK(e.cache.find_prefix(counted(60)) == 48);
@@ -274,10 +276,7 @@ TEST_CASE("what a hit copied from a block is found when that block is gone", "[g
     REQUIRE(e.sequences.at(second).computed == common);
     e.compute(second);
     e.release(first);
-    const auto step = e.cache.begin_step().value();
-    auto blocks = std::array<block_id, 80>{};
-    REQUIRE(e.cache.evict(blocks, step).value() > 0);
-    REQUIRE(e.cache.retire_step(step));
+    evict_all(e);
     CHECK(e.cache.find_prefix(prompt_from(3'000)) == 0);
     e.release(second);
     CHECK(e.cache.find_prefix(prompt_from(3'000)) == common);
