@@ -205,15 +205,17 @@ TEST_CASE("a policy hears what a block continues that an append has replaced", "
   }
 }
 
-TEST_CASE("a policy hears the places of blocks that a window leaves", "[group_cache]") {
+TEST_CASE("a policy hears the places of blocks that a window leaves, and what they continue", "[group_cache]") {
   auto cache = listening_cache{with_small_blocks()};
   REQUIRE(cache.plan().groups[1].block_size == 16);
   const auto id = cache.create_sequence(text_from(0, 64)).value().id;
+  const auto blocks = blocks_of(cache, id, 1);
   listening_priority::told.clear();
   cache.commit(id, 64).value();
   REQUIRE(listening_priority::told.size() == 3);
   for (auto i = std::uint32_t{0}; i < 3; ++i) {
     CHECK(listening_priority::told[i].depth == 2 - i);
+    CHECK(listening_priority::told[i].parent == (i == 2 ? no_block : blocks.at(1 - i)));
     CHECK(listening_priority::told[i].num_chain_blocks == 4);
   }
   cache.release(id).value();

@@ -271,9 +271,7 @@ void drop_behind_windows(State& state, group_sequence& s, std::int64_t num_token
       auto how_at = state.releases_of(s);
       s.tables[g].drop_before(state.first_place(g, num_tokens), state.num_sinks(g),
                               [&](block_id block, std::size_t place) {
-                                auto how = how_at(g, place);
-                                how.depth = static_cast<std::uint32_t>(place);
-                                state.release(block, how, fence);
+                                state.release_place(s, g, place, block, how_at, fence);
                               });
     }
   }

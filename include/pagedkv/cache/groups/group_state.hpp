@@ -400,13 +400,19 @@ class group_state : public group_shapes {
       return how;
     };
   }
-  /// Releases a block that another one has replaced at a place of a sequence's table.
-  void release_replaced(const group_sequence& s, std::size_t g, std::size_t place, block_id block,
-                        std::uint32_t fence) noexcept {
-    auto how = releases_of(s)(g, place);
+  /// Releases a block of a place in a sequence's table, which still has the block before it, unless that was dropped.
+  template <class HowAt>
+  void release_place(const group_sequence& s, std::size_t g, std::size_t place, block_id block, HowAt&& how_at,
+                     std::uint32_t fence) noexcept {
+    auto how = how_at(g, place);
     how.depth = static_cast<std::uint32_t>(place);
     how.parent = place != 0 && s.tables[g].is_held(place - 1) ? s.tables[g][place - 1] : no_block;
     release(block, how, fence);
+  }
+  /// Releases a block that another one has replaced at a place of a sequence's table.
+  void release_replaced(const group_sequence& s, std::size_t g, std::size_t place, block_id block,
+                        std::uint32_t fence) noexcept {
+    release_place(s, g, place, block, releases_of(s), fence);
   }
 
   void hold(const node_link<node_id>& tail) noexcept {
