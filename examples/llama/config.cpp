@@ -2,6 +2,8 @@
 
 #include "files.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -2,6 +2,8 @@
 
 #include "files.hpp"
 
+#include <nlohmann/json.hpp>
+
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 

@@ -2,7 +2,7 @@
 
 #include <pagedkv/core/ids.hpp>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <array>
 #include <cstdint>

@@ -2,6 +2,8 @@
 
 #include "../conversation.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <limits>
 #include <optional>

@@ -5,7 +5,7 @@
 #include "service.hpp"
 #include "text.hpp"
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,7 +4,7 @@
 
 #include <pagedkv/core/ids.hpp>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,6 +4,8 @@
 
 #include <pagedkv/metrics/prometheus.hpp>
 
+#include <nlohmann/json.hpp>
+
 #include <sys/socket.h>
 #include <algorithm>
 #include <array>
