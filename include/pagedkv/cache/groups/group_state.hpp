@@ -218,7 +218,6 @@ class group_state : public group_shapes {
       if (!pool.allocate(blocks, watched, time(), num_evicted)) {  // the policy offers nothing
         pool.allocate_in_turn(blocks, watched, time(), num_evicted);
       }
-      num_evicted += watched.free_useless();
     } else {
       pool.allocate_in_turn(blocks, watched, time(), num_evicted);
     }
