@@ -43,6 +43,28 @@ TEST_CASE("attention over ragged sequences, for every element, head dimension an
   check_elements_case<float16, float16>(128, 8);
   check_elements_case<float16, float16>(192, 12);
   check_elements_case<bfloat16, bfloat16>(256, 16);
+  check_elements_case<int8, bfloat16>(256, 16);
+  check_elements_case<int8, float32>(192, 12);
+  check_elements_case<float8_e4m3, bfloat16>(256, 16);
+  check_elements_case<float8_e4m3, float16>(208, 9);
+}
+
+TEST_CASE("sixteen columns of the largest dimension in pieces, with and without options", "[attention]") {
+  auto asked = attention_case{};
+  asked.lengths = {700, 33, 0, 16, 1207};
+  asked.num_kv_heads = 1;
+  asked.head_dim = 256;
+  asked.group_size = 16;
+  for (const auto num_shares : {2, 61, 0}) {
+    asked.num_shares = num_shares;
+    check_on_every_device<bfloat16, bfloat16>(asked, seed);
+    check_on_every_device<int8, bfloat16>(asked, seed);
+    check_on_every_device<float8_e4m3, bfloat16>(asked, seed);
+  }
+  asked.soft_cap = 5;
+  asked.window = 100;
+  check_on_every_device<int8, float16>(asked, seed);
+  check_on_every_device<float8_e4m3, float32>(asked, seed);
 }
 
 TEST_CASE("attention over blocks of any size", "[attention]") {

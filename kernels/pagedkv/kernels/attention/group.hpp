@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pagedkv/kernels/attention/fragment_piece.hpp>
 #include <pagedkv/kernels/attention/group_tiles.hpp>
 #include <pagedkv/kernels/attention/matrix_piece.hpp>
 #include <pagedkv/kernels/attention/tile_reader.hpp>
@@ -83,13 +84,15 @@ template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, in
 struct attend_parts {
   static constexpr bool fragments = has_fragments<Element, HeadDim, Tiles, Matrix>;
   using tiles = tiles_ahead<tile_shape<Element, HeadDim, Matrix, fragments>, Matrix, Stages>;
-  using state = piece_state<Element, Numbers, HeadDim, Tiles, Matrix>;
+  using state =
+      std::conditional_t<fragments, fragment_piece<fragment_products<Element, Numbers, HeadDim, Tiles, Matrix>>,
+                         piece_state<row_products<Element, Numbers, HeadDim, Tiles, Matrix>>>;
   using joined = joined_pieces<state, Matrix, Waves>;
   // Only for the matrix unit whose tiles are in shared memory, except on the host.
   static constexpr bool joins = Matrix::columns == 8;
   static constexpr int wave_bytes = joins && tiles::wave_bytes == 0 ? joined::bytes_needed : tiles::wave_bytes;
   static_assert(!joins || wave_bytes >= joined::bytes_needed);
-  static constexpr int query_bytes = state::queries::wave_bytes;
+  static constexpr int query_bytes = state::query_bytes;
   static constexpr int shared_bytes = Waves * (wave_bytes + query_bytes);
 
   // The host's executor knows no order of shared memory within a wave.
@@ -107,30 +110,15 @@ struct attend_parts {
   }
 };
 
-/// Adds the tiles of a piece whose products are of fragments: several at once where all are plain.
+/// Adds the tiles of a piece.
 template <class Reader, class State>
-PAGEDKV_INLINED_DEVICE void attend_fragments(const attention_call& call, const attention_walk& walk, Reader& reader,
-                                             State& state) {
-  constexpr auto at_once = std::remove_reference_t<decltype(reader.tiles)>::at_once;
-  for (auto tile = walk.tile; tile < walk.end;) {
+PAGEDKV_INLINED_DEVICE void add_tiles(const attention_call& call, const attention_walk& walk, Reader& reader,
+                                      State& state) {
+  for (auto tile = walk.tile; tile < walk.end; ++tile) {
     const auto first_token = walk.first_token(read_again(call), tile);
-    auto plain = tile + at_once <= walk.end && state.is_plain(first_token);
-    if constexpr (at_once > 1) {
-      const auto last = tile + at_once - 1;
-      plain = plain && state.is_plain(walk.first_token(read_again(call), last));
-    }
-    const auto count = plain ? at_once : 1;
-    reader.tiles.begin_tiles(count);
-    PAGEDKV_NO_UNROLL
-    for (auto i = 0; i < count; ++i) {
-      reader.read_next();
-    }
-    if (plain) {
-      state.add_plain_tiles(reader.tiles);
-    } else {
-      state.add_tile(reader.tiles, first_token);
-    }
-    tile += count;
+    reader.tiles.begin_tile();
+    reader.read_next();
+    state.add_tile(reader.tiles, first_token);
   }
 }
 
@@ -159,16 +147,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
     const auto joins = waves_join && walk.is_part_of_task();
     while (!walk.done) {
       state.begin(walk);
-      if constexpr (parts::state::in_fragments) {
-        attend_fragments(call, walk, reader, state);
-      } else {
-        for (auto tile = walk.tile; tile < walk.end; ++tile) {
-          const auto first_token = walk.first_token(read_again(call), tile);
-          reader.tiles.begin_tile();
-          reader.read_next();
-          state.add_tile(reader.tiles, first_token);
-        }
-      }
+      add_tiles(call, walk, reader, state);
       if (joins) {
         break;
       }
@@ -202,8 +181,8 @@ PAGEDKV_INLINED_DEVICE void attend_group(const attention_call& call, const divid
   const auto share = static_cast<std::int32_t>(workgroup_index().x);
   auto walk = group_walk<Matrix>(call, share);
   auto stage = stages(call, block_size, shared, index);
-  auto state =
-      piece_state<Element, Numbers, KeyDim, Tiles, Matrix, ValueDim, Waves>(call, index % Matrix::lanes, wave);
+  using products = row_products<Element, Numbers, KeyDim, Tiles, Matrix, ValueDim, Waves>;
+  auto state = piece_state<products>(call, index % Matrix::lanes, wave);
   while (!walk.done) {
     stage.read(walk, walk.tile);
     state.begin(walk);

@@ -248,11 +248,9 @@ class group_tiles {
     }
   }
 
-  [[nodiscard]] PAGEDKV_DEVICE float key_scale(int i) const {
-    return shared_.keys[static_cast<std::size_t>(first_row_ + Matrix::score_row(lane_, i))];
-  }
-  [[nodiscard]] PAGEDKV_DEVICE float value_scale(int i) const {
-    return shared_.values[static_cast<std::size_t>(first_row_ + Matrix::score_row(lane_, i))];
+  [[nodiscard]] PAGEDKV_DEVICE vector<float, 2> scales_of(int /*n*/, int i) const {
+    const auto row = static_cast<std::size_t>(first_row_ + Matrix::score_row(lane_, i));
+    return {{shared_.keys[row], shared_.values[row]}};
   }
 
  private:

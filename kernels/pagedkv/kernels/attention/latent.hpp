@@ -33,12 +33,17 @@ struct latent_shape {
   static_assert(columns <= tokens, "queries pass through the memory of a stage");
 };
 
+/// The products of one wave, with the columns of its scores and the numbers of its outputs.
+template <class Element, class Numbers, class Matrix>
+using latent_products = row_products<Element, Numbers, largest_plain_dim, 1, Matrix,
+                                     latent_shape<Element, Matrix>::part, latent_shape<Element, Matrix>::groups>;
+
 /// The state of one wave of a workgroup for one piece of attention over latent vectors.
 template <class Element, class Numbers, class Matrix>
-class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix, latent_shape<Element, Matrix>::part,
-                                 latent_shape<Element, Matrix>::groups> {
+class latent_piece : piece_state<latent_products<Element, Numbers, Matrix>> {
   using shape = latent_shape<Element, Matrix>;
-  using base = piece_state<Element, Numbers, largest_plain_dim, 1, Matrix, shape::part, shape::groups>;
+  using products = latent_products<Element, Numbers, Matrix>;
+  using base = piece_state<products>;
   using Number = typename Numbers::template of_products<Element>;
   using memory = typename shape::memory;
 
@@ -64,8 +69,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     take_queries();
     PAGEDKV_UNROLL
     for (auto c = 0; c < Matrix::score_columns; ++c) {
-      const auto column = find_column(call, walk.row, walk.task,
-                                      first_ + base::first_column(0) + Matrix::score_column(base::lane_, c), columns_);
+      const auto column = find_column(call, walk.row, walk.task, first_ + base::own_columns_.of_score(0, c), columns_);
       base::rules_[0][c] = score_rule::of(call, column);
       base::branches_[0][c] = hidden_branches::of(call, walk.row, column);
       base::reference_[0][c] = -INFINITY;
@@ -103,7 +107,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
       for (auto g = 0; g < shape::groups; ++g) {
         weights[g] = shared_.weights[weights_at(s, g)];
       }
-      base::multiply_values(tile_rows{shared_, base::lane_, s * attention_tile, part_}, weights, outputs_);
+      products::multiply_values(tile_rows{shared_, lane(), s * attention_tile, part_}, 0, weights, outputs_);
     }
   }
 
@@ -113,12 +117,12 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     PAGEDKV_UNROLL
     for (auto c = 0; c < Matrix::score_columns; ++c) {
       const auto total = Matrix::reduce_rows(base::sum_[0][c], [](float a, float b) { return a + b; });
-      if (Matrix::score_row(base::lane_, 0) == 0) {
-        shared_.totals[of_column(tile_, base::wave_, c)] = total;
+      if (Matrix::score_row(lane(), 0) == 0) {
+        shared_.totals[of_column(tile_, base::own_columns_.wave, c)] = total;
       }
       PAGEDKV_UNROLL
       for (auto g = 0; g < shape::groups; ++g) {
-        if (Matrix::score_row(base::lane_, 0) == 0 && part_ == 0) {
+        if (Matrix::score_row(lane(), 0) == 0 && part_ == 0) {
           shared_.references[of_column(0, g, c)] = references_[g][c];
         }
       }
@@ -137,11 +141,13 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
   static constexpr int chunks_of_output = largest_value_dim / 4;
   static constexpr int chunks_of_lane = (chunks + Matrix::lanes - 1) / Matrix::lanes;
 
+  [[nodiscard]] PAGEDKV_DEVICE int lane() const { return base::own_columns_.lane; }
+
   /// Puts a query into shared memory in the form that products take, divided by the largest power of two in it, which
   /// keeps it within binary16.
   PAGEDKV_DEVICE void put_query(const attention_call& call, const query_column& query, std::int32_t column) {
     registers<float, chunks_of_lane, shape::keys::chunk> numbers;
-    read_query<Numbers>(call, query, base::lane_ * shape::keys::chunk, Matrix::lanes * shape::keys::chunk, numbers);
+    read_query<Numbers>(call, query, lane() * shape::keys::chunk, Matrix::lanes * shape::keys::chunk, numbers);
     auto largest = 0.0F;
     PAGEDKV_UNROLL
     for (auto j = 0; j < chunks_of_lane; ++j) {
@@ -159,7 +165,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     const auto down = __builtin_bit_cast(float, (127 - usual) << 23);
     PAGEDKV_UNROLL
     for (auto j = 0; j < chunks_of_lane; ++j) {
-      const auto chunk = j * Matrix::lanes + base::lane_;
+      const auto chunk = j * Matrix::lanes + lane();
       auto words = vector<lane_word, 4>{};
       PAGEDKV_UNROLL
       for (auto i = 0; i < 4; ++i) {
@@ -169,24 +175,24 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
         shared_.rows.data[shared_.rows.at(column, chunk)] = words;
       }
     }
-    if (base::lane_ == 0) {
+    if (lane() == 0) {
       const auto scale = call.soft_cap > 0.0F ? call.scale : call.scale * log2_e;
       shared_.factors[static_cast<std::size_t>(column)] = __builtin_bit_cast(float, (127 + usual) << 23) * scale;
     }
   }
 
   PAGEDKV_DEVICE void take_queries() {
-    const auto row = base::first_column(0) + Matrix::query_column(base::lane_);
+    const auto row = base::own_columns_.first(0) + Matrix::query_column(lane());
     PAGEDKV_UNROLL
     for (auto j = 0; j < shape::keys::key_chunks; ++j) {
       registers<lane_word, 4> words;
-      shared_.rows.take(row, j * Matrix::key_parts + Matrix::key_part(base::lane_), words);
-      base::query_.put(0, j, words);
+      shared_.rows.take(row, j * Matrix::key_parts + Matrix::key_part(lane()), words);
+      base::products_.queries.put(0, j, words);
     }
     PAGEDKV_UNROLL
     for (auto c = 0; c < Matrix::score_columns; ++c) {
-      const auto column = base::first_column(0) + Matrix::score_column(base::lane_, c);
-      base::factor_[0][c] = shared_.factors[static_cast<std::size_t>(column)];
+      const auto column = base::own_columns_.of_score(0, c);
+      base::products_.queries.factors[0][c] = shared_.factors[static_cast<std::size_t>(column)];
     }
   }
 
@@ -208,18 +214,17 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
   };
 
   [[nodiscard]] PAGEDKV_DEVICE std::size_t weights_at(int tile, int group) const {
-    return static_cast<std::size_t>((tile * shape::groups + group) * Matrix::lanes + base::lane_);
+    return static_cast<std::size_t>((tile * shape::groups + group) * Matrix::lanes + lane());
   }
   [[nodiscard]] PAGEDKV_DEVICE std::size_t of_column(int tile, int group, int c) const {
-    return static_cast<std::size_t>(tile * shape::columns + group * Matrix::columns +
-                                    Matrix::score_column(base::lane_, c));
+    return static_cast<std::size_t>(tile * shape::columns + group * Matrix::columns + Matrix::score_column(lane(), c));
   }
 
   PAGEDKV_DEVICE void find_scores(std::int32_t first_token, bool in_piece, registers<float, 1, Matrix::sums>& scores) {
-    base::multiply_keys(tile_rows{shared_, base::lane_, tile_ * attention_tile, part_}, scores);
+    base::products_.multiply_keys(tile_rows{shared_, lane(), tile_ * attention_tile, part_}, 0, scores);
     PAGEDKV_UNROLL
     for (auto i = 0; i < Matrix::sums; ++i) {
-      scores[0][i] *= base::factor_[0][i % Matrix::score_columns];
+      scores[0][i] *= base::products_.queries.factors[0][i % Matrix::score_columns];
     }
     base::apply_options(scores, first_token);
     if (base::call_.tree_masks != nullptr) {
@@ -227,7 +232,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
     }
     PAGEDKV_UNROLL
     for (auto i = 0; i < Matrix::sums; ++i) {
-      const auto token = first_token + Matrix::score_row(base::lane_, i / Matrix::score_columns);
+      const auto token = first_token + Matrix::score_row(lane(), i / Matrix::score_columns);
       const auto score = base::rules_[0][i % Matrix::score_columns].hide(scores[0][i], token);
       scores[0][i] = in_piece ? score : -INFINITY;
     }
@@ -242,8 +247,8 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
         largest = fmaxf(largest, scores[0][r * Matrix::score_columns + c]);
       }
       largest = Matrix::reduce_rows(largest, [](float a, float b) { return fmaxf(a, b); });
-      if (Matrix::score_row(base::lane_, 0) == 0) {
-        shared_.largest[of_column(tile_, base::wave_, c)] = largest;
+      if (Matrix::score_row(lane(), 0) == 0) {
+        shared_.largest[of_column(tile_, base::own_columns_.wave, c)] = largest;
       }
     }
   }
@@ -273,7 +278,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
       auto own = base::reference_[0][c];
       PAGEDKV_UNROLL
       for (auto s = 0; s < shape::tiles; ++s) {
-        own = fmaxf(own, shared_.largest[of_column(s, base::wave_, c)]);
+        own = fmaxf(own, shared_.largest[of_column(s, base::own_columns_.wave, c)]);
       }
       base::sum_[0][c] *= own == -INFINITY ? 1.0F : power_of_two(base::reference_[0][c] - own);
       base::reference_[0][c] = own;
@@ -304,14 +309,14 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
       probabilities[i] = power_of_two(scores[0][i] - reference);
       base::sum_[0][c] += probabilities[i];
     }
-    shared_.weights[weights_at(tile_, base::wave_)] = Matrix::template make_weights<Number>(probabilities);
+    shared_.weights[weights_at(tile_, base::own_columns_.wave)] = Matrix::template make_weights<Number>(probabilities);
   }
 
-  PAGEDKV_DEVICE void put_outputs(const typename base::column_sums& outputs) {
+  PAGEDKV_DEVICE void put_outputs(const typename products::column_sums& outputs) {
     PAGEDKV_UNROLL
     for (auto c = 0; c < Matrix::score_columns; ++c) {
-      const auto column = Matrix::score_column(base::lane_, c);
-      base::write(outputs, c, [&](std::int32_t dim, const auto& numbers) {
+      const auto column = Matrix::score_column(lane(), c);
+      products::for_each_chunk(outputs, lane(), c, [&](std::int32_t dim, const auto& numbers) {
         PAGEDKV_UNROLL
         for (auto i = 0; i < shape::values::value_chunk / 4; ++i) {
           auto words = vector<lane_word, 4>{};
@@ -328,7 +333,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
   /// Writes the outputs of a group of columns that are in shared memory. Neighbouring lanes write neighbouring numbers.
   PAGEDKV_DEVICE void write_group(const attention_walk& walk, int group) {
     const auto& call = read_again(base::call_);
-    const auto index = part_ / shape::part * Matrix::lanes + base::lane_;
+    const auto index = part_ / shape::part * Matrix::lanes + lane();
     for (auto i = index; i < Matrix::columns * chunks_of_output; i += group_lanes) {
       const auto column = group * Matrix::columns + i / chunks_of_output;
       const auto query = find_column(call, walk.row, walk.task, first_ + column, columns_);
@@ -373,7 +378,7 @@ class latent_piece : piece_state<Element, Numbers, largest_plain_dim, 1, Matrix,
   int part_;
   std::int32_t first_;
   registers<float, shape::groups, Matrix::score_columns> references_;
-  typename base::column_sums outputs_[static_cast<std::size_t>(shape::groups)];
+  typename products::column_sums outputs_[static_cast<std::size_t>(shape::groups)];
 };
 
 /// Packed tokens of a stage on their way to shared memory, where they are rows like those of `row_copies`.

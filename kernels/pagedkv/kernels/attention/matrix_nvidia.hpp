@@ -260,27 +260,17 @@ class tiles_ahead {
 
   /// Scales of key and value of the `i`-th token whose scores this lane holds.
   [[nodiscard]] PAGEDKV_DEVICE vector<float, 2> scales_of(int n, int i) const {
-    auto scales = vector<float, 2>{};
-    asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];"
-                 : "=f"(scales.values[0]), "=f"(scales.values[1])
-                 : "r"(places_.take_scales + stage_of(n) + static_cast<unsigned>(i * 64)));
-    return scales;
-  }
-
-  /// Key scale of the `i`-th token whose scores this lane holds.
-  [[nodiscard]] PAGEDKV_DEVICE float key_scale(int i) const {
+    auto scale = vector<float, 2>{};
     if constexpr (Shape::in_fragments) {
-      return scales_of(0, i).values[0];
+      asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];"
+                   : "=f"(scale.values[0]), "=f"(scale.values[1])
+                   : "r"(places_.take_scales + stage_of(n) + static_cast<unsigned>(i * 64)));
     } else {
-      return take_scale(scales(current_, Matrix::score_row(lane_, i)));
+      const auto key = scales(current_, Matrix::score_row(lane_, i));
+      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale.values[0]) : "r"(key));
+      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale.values[1]) : "r"(key + attention_tile * 4));
     }
-  }
-  [[nodiscard]] PAGEDKV_DEVICE float value_scale(int i) const {
-    if constexpr (Shape::in_fragments) {
-      return scales_of(0, i).values[1];
-    } else {
-      return take_scale(scales(current_, attention_tile + Matrix::score_row(lane_, i)));
-    }
+    return scale;
   }
 
  private:
@@ -349,11 +339,6 @@ class tiles_ahead {
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                  : "r"(from));
-  }
-  [[nodiscard]] static PAGEDKV_DEVICE float take_scale(unsigned from) {
-    auto scale = 0.0F;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale) : "r"(from));
-    return scale;
   }
 
   int lane_;

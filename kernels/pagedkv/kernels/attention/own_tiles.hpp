@@ -99,13 +99,10 @@ class own_tiles {
     take(current().value_fragments[j], words);
   }
 
+  /// Scales of key and value of the `i`-th token whose scores this lane holds.
   [[nodiscard]] PAGEDKV_DEVICE vector<float, 2> scales_of(int /*n*/, int i) const {
-    return {{key_scale(i), value_scale(i)}};
+    return {{current().key_scales[i], current().value_scales[i]}};
   }
-
-  /// Key scale of the `i`-th token whose scores this lane holds.
-  [[nodiscard]] PAGEDKV_DEVICE float key_scale(int i) const { return current().key_scales[i]; }
-  [[nodiscard]] PAGEDKV_DEVICE float value_scale(int i) const { return current().value_scales[i]; }
 
  private:
   static constexpr int value_words = Shape::value_bytes / 4;
