@@ -53,7 +53,7 @@ enum class listed_blocks : std::uint8_t { none, of_rows, of_heads };
 /// The kernel that reads a batch on a device.
 enum class kernel_kind : std::uint8_t {
   plain,   // plain arithmetic, for all lengths and alignments
-  waves,   // matrix instructions, each wave with tasks of its own: decoding
+  waves,   // matrix instructions, each wave or pair of waves with tasks of its own: decoding
   groups,  // matrix instructions, the waves of a workgroup share a task: prompts, trees, values unlike keys
   latent,  // the same for latent vectors
 };
@@ -66,8 +66,8 @@ struct attention_shape {
   std::int32_t window = 0;        // as in `attention_options::window`
   kernel_kind kernel = kernel_kind::waves;  // the device says, as it does with the next three
   std::int32_t columns = 8;                 // of a task: pairs of query token and head that are processed together
-  std::int32_t num_shares = 1;              // waves, workgroups, or pairs of workgroups, that run at once
-  std::int32_t joined_waves = 1;            // of a workgroup, which join their results of one task
+  std::int32_t num_shares = 1;              // waves, workgroups, or pairs of them, that run at once
+  std::int32_t joined_waves = 1;            // of a workgroup, or pairs, which join their results of one task
   std::int32_t split_tokens = 0;  // pieces end at multiples of this, a multiple of 16; 0: wherever a share ends
   std::int32_t max_rows = 1;
   // Partial results. 0: twice the shares, and with `prefix_columns` one for each KV head of each row, which suffices

@@ -24,7 +24,7 @@ struct attention_plan_parts {
   // -1
   std::span<const std::int32_t> following_tasks;
   std::span<const attention_merge> merges;  // [merge of partial results]
-  std::int32_t joined_waves = 1;            // neighbouring waves that have one result of a task; 1: each has its own
+  std::int32_t joined_waves = 1;            // neighbouring shares that have one result of a task; 1: each has its own
   std::span<const attention_row> prefixes;  // [shared prefix], in the order of the plan
   std::span<const attention_share> prefix_shares;  // [workgroup + 1]
   std::span<const attention_prefix_query> prefix_queries;  // [query of a shared prefix]

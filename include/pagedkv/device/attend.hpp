@@ -117,14 +117,16 @@ template <element Element>
              aligned_for_attention<Element>(view)) {
     const auto dim = view.head_dim <= 64 ? 64 : (view.head_dim <= 128 ? 128 : kernels::largest_attention_dim);
     const auto mma = properties.matrices == runtime::matrix_instructions::mma;
-    const auto tiles = mma && group_size * use.max_queries > 8 ? kernels::most_attention_tiles<Element>(dim) : 1;
+    const auto wide = group_size * use.max_queries > 8 &&
+                      kernels::has_wide_tasks<Element>(dim, std::int64_t{use.max_rows} * view.num_kv_heads);
+    const auto tiles = mma && wide ? 2 : 1;
     geometry = kernels::attention_geometry::of<Element>(dim, tiles);
     shape.kernel = kernel_kind::waves;
     shape.columns = !mma || tiles > 1 ? 16 : 8;
-    shape.joined_waves = mma ? geometry.waves : 1;
+    shape.joined_waves = mma ? geometry.shares : 1;
   }
   const auto num_workgroups = properties.num_processors * geometry.residency;
-  shape.num_shares = std::max(num_workgroups / workgroups_of_share, 1) * geometry.waves;
+  shape.num_shares = std::max(num_workgroups / workgroups_of_share, 1) * geometry.shares;
   const auto multiplies_columns = shape.kernel == kernel_kind::waves || shape.kernel == kernel_kind::groups;
   if (use.shares_prefixes && multiplies_columns && has_group_attention<Element>(properties, view)) {
     shape.prefix_columns = kernels::group_columns(

@@ -22,24 +22,25 @@ template <class Use>
                          : use(std::integral_constant<int, largest_attention_dim>{});
 }
 
-[[nodiscard]] inline launch_shape attention_launch(std::int32_t num_shares, int waves, int lanes) {
+/// `shares`: of a workgroup; `lanes`: of a share.
+[[nodiscard]] inline launch_shape attention_launch(std::int32_t num_shares, int shares, int lanes) {
   auto shape = launch_shape{};
-  shape.grid.x = static_cast<std::uint32_t>((num_shares + waves - 1) / waves);
-  shape.workgroup.x = static_cast<std::uint32_t>(waves * lanes);
+  shape.grid.x = static_cast<std::uint32_t>((num_shares + shares - 1) / shares);
+  shape.workgroup.x = static_cast<std::uint32_t>(shares * lanes);
   return shape;
 }
 
 template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix>
 [[nodiscard]] runtime::status launch_matrix_attention(const attention_call& call, runtime::stream stream) {
   constexpr auto geometry = attention_geometry::of<Element>(HeadDim, Tiles);
-  auto launched = attention_launch(call.plan.num_shares, geometry.waves, Matrix::lanes);
-  using parts = attend_parts<Element, Numbers, HeadDim, Tiles, Matrix, geometry.stages, geometry.waves>;
+  using parts = attend_parts<Element, Numbers, HeadDim, Tiles, Matrix, geometry.stages, geometry.shares>;
+  auto launched = attention_launch(call.plan.num_shares, geometry.shares, parts::waves * Matrix::lanes);
   const auto joined = call.plan.joined_waves;
-  if (joined != 1 && (!parts::joins || joined != geometry.waves)) {
+  if (joined != 1 && (!parts::joins || joined != geometry.shares)) {
     return runtime::error_invalid_value;
   }
   launched.dynamic_shared_bytes = static_cast<std::size_t>(parts::shared_bytes);
-  return launch_following<attend_kernel<Element, Numbers, HeadDim, Tiles, Matrix, geometry.stages, geometry.waves>>(
+  return launch_following<attend_kernel<Element, Numbers, HeadDim, Tiles, Matrix, geometry.stages, geometry.shares>>(
       launched, stream, call, divider<std::int32_t>(call.view.block_size));
 }
 
@@ -52,7 +53,7 @@ template <class Element, class Numbers>
   };
   const auto aligned = aligned_like(call.view) && aligned_like(call.view.values_alone());
   const auto launch_with = [&](auto head_dim, auto general) {
-    constexpr auto waves = plain_attention_geometry.waves;
+    constexpr auto waves = plain_attention_geometry.shares;
     return launch<
         plain_attend_kernel<Element, Numbers, decltype(head_dim)::value, decltype(general)::value, waves>>(
         attention_launch(call.plan.num_shares, waves, current_wave_size()), stream, call,
@@ -133,8 +134,7 @@ template <class Element, class Numbers>
   return for_head_dim(call.view.head_dim, [&](auto head_dim) {
     return with_matrix(columns, [&](auto tiles, auto matrix) {
       constexpr auto dim = decltype(head_dim)::value;
-      if constexpr (dim <= decltype(matrix)::largest_dim &&
-                    decltype(tiles)::value <= most_attention_tiles<Element>(dim)) {
+      if constexpr (dim <= decltype(matrix)::largest_dim) {
         return launch_matrix_attention<Element, Numbers, dim, decltype(tiles)::value, decltype(matrix)>(call, stream);
       } else {
         return runtime::error_invalid_value;

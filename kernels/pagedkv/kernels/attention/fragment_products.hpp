@@ -21,16 +21,13 @@ class fragment_products {
   using number = typename Numbers::template of_products<Element>;
   using matrix = Matrix;
   using columns = wave_columns<Matrix, Tiles, 1>;
-  using queries_type = piece_queries<Matrix, Tiles, HeadDim / 8, (Tiles > 1 && HeadDim > 128)>;
   using column_sums = registers<float, chunks, Matrix::sums>;
   static constexpr int tiles = Tiles;
-  static constexpr int waves = 1;
   static constexpr int value_numbers = HeadDim;
 
-  queries_type queries;
+  piece_queries<Matrix, Tiles, HeadDim / 8> queries;
 
-  PAGEDKV_DEVICE fragment_products(const columns& of_wave, std::size_t first_query_byte)
-      : queries(first_query_byte, of_wave.lane), columns_(of_wave) {}
+  explicit PAGEDKV_DEVICE fragment_products(const columns& of_wave) : queries(of_wave.lane), columns_(of_wave) {}
 
   /// Loads the queries of a piece. Of 16-bit rows, all reads are issued before the first is used.
   PAGEDKV_DEVICE void load_queries(const attention_call& call, const attention_piece& piece, float factor) {

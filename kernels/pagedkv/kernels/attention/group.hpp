@@ -10,9 +10,9 @@
 
 namespace pagedkv::kernels {
 
-/// The last pieces of a workgroup's waves. Neighbours with pieces of one task put their states into shared memory, and
-/// write one result together. For plans with `joined_waves`.
-template <class State, class Matrix, int Waves>
+/// The last pieces of a workgroup's shares. Neighbours with pieces of one task put their states into shared memory, and
+/// write one result together: waves with the same columns. For plans with `joined_waves`.
+template <class State, class Matrix, int Shares>
 class joined_pieces {
   static constexpr auto state_bytes = static_cast<std::size_t>(State::bytes_of_state);
 
@@ -20,17 +20,18 @@ class joined_pieces {
   /// Bytes of shared memory that a wave needs for it.
   static constexpr int bytes_needed = static_cast<int>(state_bytes) + 32;
 
-  /// `wave_bytes`: of shared memory of each wave, which no longer needs it.
-  PAGEDKV_DEVICE joined_pieces(int wave, int lane, int wave_bytes)
-      : wave_(wave), lane_(lane), wave_bytes_(wave_bytes) {}
+  /// `first_byte`: of the shared memory that the wave of the first share has, and no longer needs; `share_bytes`: from
+  /// there to that of the next share.
+  PAGEDKV_DEVICE joined_pieces(int share, int lane, int first_byte, int share_bytes)
+      : share_(share), lane_(lane), first_byte_(first_byte), share_bytes_(share_bytes) {}
 
   /// Every wave calls this. `joins`: its last piece is part of a task and has not been finished.
   PAGEDKV_DEVICE void finish(State& state, attention_walk& walk, bool joins) const {
     if (joins) {
-      state.put_state(walk, state_of(wave_));
+      state.put_state(walk, state_of(share_));
     }
     if (lane_ == 0) {
-      const auto place = place_of(wave_);
+      const auto place = place_of(share_);
       place[0] = joins ? walk.row_index : -1;
       place[1] = joins ? walk.task : -1;
       place[2] = joins && walk.leaves_task() ? 1 : 0;
@@ -41,11 +42,11 @@ class joined_pieces {
     if (!joins) {
       return;
     }
-    auto first = wave_;
+    auto first = share_;
     for (; first > 0 && has_task(first - 1, walk); --first) {
     }
-    auto end = wave_ + 1;
-    for (; end < Waves && has_task(end, walk); ++end) {
+    auto end = share_ + 1;
+    for (; end < Shares && has_task(end, walk); ++end) {
     }
     const std::int32_t goes_on = place_of(end - 1)[2];
     const std::int32_t tile = place_of(first)[3];
@@ -53,60 +54,67 @@ class joined_pieces {
     if (goes_on == 0) {
       walk.extend_to_end(tile);
     }
-    state.finish_joined(walk, wave_ - first, end - first, [&](int wave) { return state_of(first + wave); });
+    state.finish_joined(walk, share_ - first, end - first, [&](int share) { return state_of(first + share); });
   }
 
  private:
-  [[nodiscard]] PAGEDKV_DEVICE shared_span<float> state_of(int wave) const {
-    return dynamic_shared<float>(static_cast<std::size_t>(wave * wave_bytes_), state_bytes / sizeof(float));
+  [[nodiscard]] PAGEDKV_DEVICE std::size_t start_of(int share) const {
+    return static_cast<std::size_t>(first_byte_ + share * share_bytes_);
   }
 
-  /// The row and the task of a wave's piece, whether the task goes on, and the piece's first tile and partial result.
-  [[nodiscard]] PAGEDKV_DEVICE shared_span<std::int32_t> place_of(int wave) const {
-    return dynamic_shared<std::int32_t>(static_cast<std::size_t>(wave * wave_bytes_) + state_bytes, 5);
+  [[nodiscard]] PAGEDKV_DEVICE shared_span<float> state_of(int share) const {
+    return dynamic_shared<float>(start_of(share), state_bytes / sizeof(float));
   }
 
-  [[nodiscard]] PAGEDKV_DEVICE bool has_task(int wave, const attention_walk& walk) const {
-    const auto place = place_of(wave);
+  /// The row and the task of a share's piece, whether the task goes on, and the piece's first tile and partial result.
+  [[nodiscard]] PAGEDKV_DEVICE shared_span<std::int32_t> place_of(int share) const {
+    return dynamic_shared<std::int32_t>(start_of(share) + state_bytes, 5);
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE bool has_task(int share, const attention_walk& walk) const {
+    const auto place = place_of(share);
     const std::int32_t row = place[0];
     const std::int32_t task = place[1];
     return row == walk.row_index && task == walk.task;
   }
 
-  int wave_;
+  int share_;
   int lane_;
-  int wave_bytes_;
+  int first_byte_;
+  int share_bytes_;
 };
 
-/// The parts of the kernel, and the shared memory of a wave: first for tiles, then for its state. That for the queries
-/// of all waves follows that of the last wave.
-template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int Stages, int Waves>
+/// The parts of the kernel, and the shared memory of a share: first for tiles, then for states of its waves.
+template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int Stages, int Shares>
 struct attend_parts {
+  static constexpr int waves = waves_of_share(HeadDim, Tiles);
   static constexpr bool fragments = has_fragments<Element, HeadDim, Tiles, Matrix>;
-  using tiles = tiles_ahead<tile_shape<Element, HeadDim, Matrix, fragments>, Matrix, Stages>;
+  using reader = tile_reader<Element, HeadDim, Matrix, Stages, waves, fragments>;
+  using tiles = typename reader::tiles_type;
   using state =
       std::conditional_t<fragments, fragment_piece<fragment_products<Element, Numbers, HeadDim, Tiles, Matrix>>,
-                         piece_state<row_products<Element, Numbers, HeadDim, Tiles, Matrix>>>;
-  using joined = joined_pieces<state, Matrix, Waves>;
+                         piece_state<row_products<Element, Numbers, HeadDim, Tiles / waves, Matrix, HeadDim, waves>>>;
+  using joined = joined_pieces<state, Matrix, Shares>;
   // Only for the matrix unit whose tiles are in shared memory, except on the host.
   static constexpr bool joins = Matrix::columns == 8;
-  static constexpr int wave_bytes = joins && tiles::wave_bytes == 0 ? joined::bytes_needed : tiles::wave_bytes;
-  static_assert(!joins || wave_bytes >= joined::bytes_needed);
-  static constexpr int query_bytes = state::query_bytes;
-  static constexpr int shared_bytes = Waves * (wave_bytes + query_bytes);
-
   // The host's executor knows no order of shared memory within a wave.
-  static constexpr bool has_room = joins && tiles::wave_bytes > 0;
+  static constexpr bool has_room = joins && tiles::tile_bytes > 0;
+  static constexpr int bytes_of_tiles = Stages * tiles::tile_bytes;
+  static constexpr int share_bytes =
+      has_room ? bytes_of_tiles + attention_geometry::room_beside_tiles(HeadDim, waves, tiles::tile_bytes)
+               : (joins ? waves * joined::bytes_needed : 0);
+  static_assert(!joins || share_bytes >= waves * joined::bytes_needed);
+  static constexpr int shared_bytes = Shares * share_bytes;
 
-  /// Shared memory of a wave that holds no tile between two of them.
-  [[nodiscard]] static PAGEDKV_DEVICE shared_span<float> room(const tiles& ahead, int wave) {
-    static_assert(state::bytes_of_matrix <= wave_bytes / Stages);
-    return dynamic_shared<float>(static_cast<std::size_t>(wave * wave_bytes) + ahead.unused(),
-                                 static_cast<std::size_t>(state::bytes_of_matrix / 4));
-  }
-
-  [[nodiscard]] static PAGEDKV_DEVICE std::size_t first_query_byte(int wave) {
-    return static_cast<std::size_t>(Waves * wave_bytes + wave * query_bytes);
+  /// Shared memory of a wave of a share that holds no tile between two of them.
+  [[nodiscard]] static PAGEDKV_DEVICE shared_span<float> room(const tiles& ahead, int share, int wave) {
+    constexpr auto bytes = state::bytes_of_matrix;
+    static_assert(bytes <= tiles::tile_bytes);
+    const auto in_tile = waves * bytes <= tiles::tile_bytes || wave == 0;
+    const auto of_share = in_tile ? ahead.unused() + static_cast<std::size_t>(wave * bytes)
+                                  : static_cast<std::size_t>(bytes_of_tiles + (wave - 1) * bytes);
+    return dynamic_shared<float>(static_cast<std::size_t>(share * share_bytes) + of_share,
+                                 static_cast<std::size_t>(bytes / 4));
   }
 };
 
@@ -123,14 +131,16 @@ PAGEDKV_INLINED_DEVICE void add_tiles(const attention_call& call, const attentio
 }
 
 /// Decode attention with matrix instructions. Head dimensions up to `HeadDim`.
-template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int Stages, int Waves>
-PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
+template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int Stages, int Shares>
+PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Shares* waves_of_share(HeadDim, Tiles) * Matrix::lanes, 1)
     attend_kernel(attention_call call, divider<std::int32_t> block_size) {
-  using parts = attend_parts<Element, Numbers, HeadDim, Tiles, Matrix, Stages, Waves>;
+  using parts = attend_parts<Element, Numbers, HeadDim, Tiles, Matrix, Stages, Shares>;
   if constexpr (Matrix::unit::available) {
     const auto wave = uniform(static_cast<int>(local_index().x) / Matrix::lanes);
     const auto lane = static_cast<int>(local_index().x) % Matrix::lanes;
-    const auto share = static_cast<std::int32_t>(workgroup_index().x) * Waves + wave;
+    const auto own_share = wave / parts::waves;  // of the workgroup
+    const auto of_share = wave % parts::waves;
+    const auto share = static_cast<std::int32_t>(workgroup_index().x) * Shares + own_share;
     // First, because only after this call may the kernel read results of the previous kernel and overwrite its inputs.
     wait_for_previous_kernel();
     let_next_kernel_start();
@@ -140,8 +150,8 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
     }
     auto walk = attention_walk(call, share < last ? share : last);
     walk.done = walk.done || share > last;  // a barrier needs all waves
-    auto reader = tile_reader<Element, HeadDim, Matrix, Stages, parts::fragments>(call, block_size, walk, wave, lane);
-    auto state = typename parts::state(call, lane, 0, parts::first_query_byte(wave));
+    auto reader = typename parts::reader(call, block_size, walk, own_share * parts::share_bytes, wave, lane);
+    auto state = typename parts::state(call, lane, of_share);
     const auto waves_join =
         parts::joins && call.plan.joined_waves > 1 && load(&call.plan.counts->joined_waves) > 1;
     const auto joins = waves_join && walk.is_part_of_task();
@@ -152,7 +162,10 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
         break;
       }
       if constexpr (parts::has_room) {
-        state.finish(walk, parts::room(reader.tiles, wave));
+        if constexpr (parts::waves > 1) {
+          reader.tiles.release();
+        }
+        state.finish(walk, parts::room(reader.tiles, own_share, of_share));
       } else {
         state.finish(walk);
       }
@@ -161,7 +174,8 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Waves* Matrix::lanes, 1)
     if constexpr (parts::joins) {
       if (waves_join) {
         reader.tiles.release();
-        typename parts::joined(wave, lane, parts::wave_bytes).finish(state, walk, joins);
+        typename parts::joined(own_share, lane, of_share * parts::joined::bytes_needed, parts::share_bytes)
+            .finish(state, walk, joins);
       }
     }
   }
@@ -182,7 +196,7 @@ PAGEDKV_INLINED_DEVICE void attend_group(const attention_call& call, const divid
   auto walk = group_walk<Matrix>(call, share);
   auto stage = stages(call, block_size, shared, index);
   using products = row_products<Element, Numbers, KeyDim, Tiles, Matrix, ValueDim, Waves>;
-  auto state = piece_state<products>(call, index % Matrix::lanes, wave);
+  auto state = piece_state<products, true>(call, index % Matrix::lanes, wave);
   while (!walk.done) {
     stage.read(walk, walk.tile);
     state.begin(walk);

@@ -40,10 +40,10 @@ using latent_products = row_products<Element, Numbers, largest_plain_dim, 1, Mat
 
 /// The state of one wave of a workgroup for one piece of attention over latent vectors.
 template <class Element, class Numbers, class Matrix>
-class latent_piece : piece_state<latent_products<Element, Numbers, Matrix>> {
+class latent_piece : piece_state<latent_products<Element, Numbers, Matrix>, true> {
   using shape = latent_shape<Element, Matrix>;
   using products = latent_products<Element, Numbers, Matrix>;
-  using base = piece_state<products>;
+  using base = piece_state<products, true>;
   using Number = typename Numbers::template of_products<Element>;
   using memory = typename shape::memory;
 

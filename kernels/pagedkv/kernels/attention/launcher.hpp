@@ -20,33 +20,45 @@ inline constexpr std::int32_t largest_attention_dim = 256;
 inline constexpr std::int32_t largest_plain_dim = 576;
 inline constexpr std::int32_t largest_value_dim = 512;
 
-/// Matrices of columns that a wave has side by side. For the largest dimension, expanding numbers of 8 bits for two
-/// needs more registers than exist.
+/// Waves that have a share of tasks with `tiles` matrices of columns. For the largest dimension, registers of a wave do
+/// not suffice for more than one matrix: several waves use the same tiles, which they copy together.
+[[nodiscard]] constexpr int waves_of_share(int head_dim, int tiles) noexcept { return head_dim > 128 ? tiles : 1; }
+
+/// Whether tasks may have two matrices of columns; else, more columns are a task of their own and read the tokens again.
+/// Fewer waves of a workgroup then join their results. For few tasks of 8 bits, these take longer to merge than another
+/// read of the tokens.
 template <class Element>
-[[nodiscard]] constexpr int most_attention_tiles(int head_dim) noexcept {
-  return head_dim <= 128 || sizeof(typename Element::storage) == 2 ? 2 : 1;
+[[nodiscard]] constexpr bool has_wide_tasks(int head_dim, std::int64_t num_tasks) noexcept {
+  return head_dim <= 128 || sizeof(typename Element::storage) == 2 || num_tasks > 4;
 }
 
 /// Waves, buffers and occupancy for one element and head dimension.
 struct attention_geometry {
-  int waves = 4;      // of a workgroup; each works independently
-  int stages = 1;     // tiles per wave in shared memory, if any
+  int shares = 4;     // of a workgroup; the waves of each work independently of others
+  int stages = 1;     // tiles per share in shared memory, if any
   int residency = 2;  // workgroups that a processor runs at once
 
-  /// `head_dim`: of the kernel; `tiles`: matrices of columns. At least three tiles per wave fit the shared memory of
-  /// every device of compute capability 8.0 and later, or two beside the queries of the largest dimension. Tiles take
-  /// all of it: another workgroup would start early on some processors, and others would wait for these.
+  /// `head_dim`: of the kernel; `tiles`: matrices of columns. At least three tiles per share fit the shared memory of
+  /// every device of compute capability 8.0 and later. Tiles take all of it: another workgroup would start early on
+  /// some processors, and others would wait for these.
   template <class Element>
   [[nodiscard]] static constexpr attention_geometry of(int head_dim, int tiles) noexcept {
     constexpr auto shared_bytes = 99 << 10;
     constexpr auto most_stages = 12;
     const auto row_bytes = head_dim * static_cast<int>(sizeof(typename Element::storage));
     const auto tile_bytes = 2 * attention_tile * (row_bytes + (Element::scaled ? 4 : 0));
-    const auto query_bytes = tiles > 1 && head_dim > 128 ? attention_tile * row_bytes : 0;
+    const auto waves = waves_of_share(head_dim, tiles);
     auto geometry = attention_geometry{};
-    geometry.waves = 3 * 4 * tile_bytes <= shared_bytes ? 4 : 2;
-    geometry.stages = std::min(most_stages, (shared_bytes / geometry.waves - query_bytes) / tile_bytes);
+    geometry.shares = waves == 1 && 3 * 4 * tile_bytes <= shared_bytes ? 4 : 2;
+    geometry.stages = std::min(
+        most_stages, (shared_bytes / geometry.shares - room_beside_tiles(head_dim, waves, tile_bytes)) / tile_bytes);
     return geometry;
+  }
+
+  /// Bytes of shared memory for the outputs of the waves of a share, of eight columns each, beyond those of a tile.
+  [[nodiscard]] static constexpr int room_beside_tiles(int head_dim, int waves, int tile_bytes) noexcept {
+    const auto wave_bytes = 8 * head_dim * 4;
+    return waves * wave_bytes <= tile_bytes ? 0 : (waves - 1) * wave_bytes;
   }
 };
 

@@ -136,7 +136,7 @@ struct wmma_unit {
   #endif
 };
 
-template <class Shape, class Matrix, int Stages>
+template <class Shape, class Matrix, int Stages, int Waves>
 using tiles_ahead = own_tiles<Shape, Matrix>;
 
 [[nodiscard]] inline std::vector<int> find_wave_sizes() {

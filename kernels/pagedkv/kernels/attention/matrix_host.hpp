@@ -208,7 +208,7 @@ struct matrix_unit {
   }
 };
 
-template <class Shape, class Matrix, int Stages>
+template <class Shape, class Matrix, int Stages, int Waves>
 using tiles_ahead = own_tiles<Shape, Matrix>;
 
 /// The wave size of the current device.

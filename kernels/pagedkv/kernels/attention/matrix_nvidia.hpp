@@ -122,22 +122,25 @@ struct matrix_unit {
   }
 };
 
-/// Tiles that a wave reads ahead into shared memory, copied there asynchronously. Eight neighbouring lanes copy 128
-/// neighbouring bytes; later, each lane reads the rows and chunks that its matrix instructions need. Chunks of 16 bytes
-/// are permuted so that lanes served in the same cycle use different banks.
-template <class Shape, class Matrix, int Stages>
+/// Tiles that the waves of a share read ahead into shared memory, copied there asynchronously. Eight neighbouring lanes
+/// copy 128 neighbouring bytes; later, each lane reads the rows and chunks that its matrix instructions need. Chunks of
+/// 16 bytes are permuted so that lanes served in the same cycle use different banks.
+template <class Shape, class Matrix, int Stages, int Waves>
 class tiles_ahead {
  public:
   /// Whether `read_whole` reads tiles.
   static constexpr bool reads_whole = Shape::in_fragments;
   static constexpr int at_once = Shape::in_fragments ? 2 : 1;  // tiles that may be processed together
   static constexpr int depth = Stages - at_once;               // tiles in flight while these are processed
-  static constexpr int wave_bytes =
-      Stages * (2 * attention_tile * Shape::row_bytes + (Shape::scaled ? 2 * attention_tile * 4 : 0));
+  static constexpr int tile_bytes =
+      2 * attention_tile * Shape::row_bytes + (Shape::scaled ? 2 * attention_tile * 4 : 0);
+  static_assert(!reads_whole || Waves == 1);
 
-  PAGEDKV_DEVICE tiles_ahead(int wave, int lane) : lane_(lane) {
+  /// `first_byte`: of the share's shared memory, `Stages` times `tile_bytes`; `wave`: of the workgroup.
+  PAGEDKV_DEVICE tiles_ahead(int first_byte, int wave, int lane)
+      : lane_(lane), copying_lane_(wave % Waves * 32 + lane), barrier_(1 + wave / Waves) {
     base_ = static_cast<unsigned>(__cvta_generic_to_shared(dynamic_shared<lane_word>(0, 0).values)) +
-            static_cast<unsigned>(wave * wave_bytes);
+            static_cast<unsigned>(first_byte);
     if constexpr (reads_whole) {
       find_places();
     }
@@ -178,9 +181,9 @@ class tiles_ahead {
   PAGEDKV_DEVICE void read(const block_storage_view& view, RowStart row_start, ScaleStart scale_start, int first_row,
                            int end) {
     const auto valid = [=](int row) { return row >= first_row && row < end; };
-    const auto chunk = lane_ % chunks;
+    const auto chunk = copying_lane_ % chunks;
     const auto within = chunk * 16 < view.head_dim * Shape::number_bytes;
-    const auto first = lane_ / chunks;
+    const auto first = copying_lane_ / chunks;
     PAGEDKV_UNROLL
     for (auto i = 0; i < attention_tile / rows_at_once; ++i) {
       const auto row = first + i * rows_at_once;
@@ -193,8 +196,10 @@ class tiles_ahead {
       const auto row = lane_ % attention_tile;
       const auto* const from =
           scale_start(row) + (lane_ < attention_tile ? view.key_scale_offset : view.value_scale_offset);
-      asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(scales(fill_, lane_)), "l"(from),
-                   "r"(valid(row) ? 4 : 0));
+      if (Waves == 1 || copying_lane_ < 32) {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(scales(fill_, lane_)), "l"(from),
+                     "r"(valid(row) ? 4 : 0));
+      }
     }
   }
 
@@ -207,7 +212,7 @@ class tiles_ahead {
   /// Waits for the oldest tile in flight, which becomes the current one.
   PAGEDKV_DEVICE void begin_tile() {
     asm volatile("cp.async.wait_group %0;" ::"n"(depth - 1) : "memory");
-    __syncwarp();
+    meet();
     current_ = following_;
     following_ = next(following_);
   }
@@ -224,8 +229,8 @@ class tiles_ahead {
   /// Offset of the stage that the next tile will be read into.
   [[nodiscard]] PAGEDKV_DEVICE std::size_t unused() const { return fill_; }
 
-  /// After the last tile: the wave may use its shared memory for something else.
-  PAGEDKV_DEVICE void release() const { __syncwarp(); }
+  /// After a tile: the waves of the share are done with it, so they may use its shared memory for something else.
+  PAGEDKV_DEVICE void release() const { meet(); }
 
   /// Chunk `j` of the `i`-th key that this lane reads.
   PAGEDKV_DEVICE void take_key(int i, int j, lane_word (&words)[4]) const {
@@ -275,8 +280,8 @@ class tiles_ahead {
 
  private:
   static constexpr int chunks = Shape::row_bytes / 16;
-  static constexpr int rows_at_once = 32 / chunks;
-  static constexpr unsigned stage_bytes = wave_bytes / Stages;
+  static constexpr int rows_at_once = Waves * 32 / chunks;
+  static constexpr unsigned stage_bytes = tile_bytes;
 
   static constexpr unsigned values_after_keys = attention_tile * Shape::row_bytes;
 
@@ -304,6 +309,14 @@ class tiles_ahead {
   [[nodiscard]] static PAGEDKV_DEVICE unsigned kept(unsigned number) {
     asm volatile("" : "+r"(number));
     return number;
+  }
+
+  PAGEDKV_DEVICE void meet() const {
+    if constexpr (Waves == 1) {
+      __syncwarp();
+    } else {
+      asm volatile("bar.sync %0, %1;" ::"r"(barrier_), "n"(Waves * 32) : "memory");
+    }
   }
 
   [[nodiscard]] PAGEDKV_DEVICE unsigned stage_of(int n) const { return n == 0 ? current_ : second_; }
@@ -342,6 +355,8 @@ class tiles_ahead {
   }
 
   int lane_;
+  int copying_lane_;  // among those of the share
+  int barrier_;       // of the share's waves
   unsigned base_;
   unsigned fill_ = 0;
   unsigned following_ = 0;

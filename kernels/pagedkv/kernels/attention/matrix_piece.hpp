@@ -5,22 +5,19 @@
 
 namespace pagedkv::kernels {
 
-/// The state of a wave for one piece: rules and softmax of its columns around the products of keys and values. Where
-/// waves share a task, they also know tree masks.
-template <class Products>
+/// The state of a wave for one piece: rules and softmax of its columns around the products of keys and values. `Trees`:
+/// calls may have tree masks.
+template <class Products, bool Trees = false>
 class piece_state : public piece_results<Products> {
   using base = piece_results<Products>;
   using Matrix = typename Products::matrix;
   using Element = typename Products::element;
   static constexpr int tiles = Products::tiles;
-  static constexpr bool has_trees = Products::waves > 1;
 
  public:
-  static constexpr int query_bytes = Products::queries_type::wave_bytes;  // of shared memory
-
-  /// `first_query_byte`: of the wave's `query_bytes`.
-  PAGEDKV_DEVICE piece_state(const attention_call& call, int lane, int wave = 0, std::size_t first_query_byte = 0)
-      : base(call, {lane, wave}), products_({lane, wave}, first_query_byte) {}
+  /// `wave`: among those that share a task.
+  PAGEDKV_DEVICE piece_state(const attention_call& call, int lane, int wave)
+      : base(call, {lane, wave}), products_({lane, wave}) {}
 
   PAGEDKV_DEVICE void begin(const attention_walk& walk) { begin(read_again(call_), walk); }
 
@@ -46,7 +43,7 @@ class piece_state : public piece_results<Products> {
     take_scales(tile, 0, scales);
     for_each_score<Matrix, tiles>([&](int t, int i) { scores[t][i] *= scales.factor[t][i]; });
     apply_options(scores, first_token);
-    if constexpr (has_trees) {
+    if constexpr (Trees) {
       if (call_.tree_masks != nullptr) {
         apply_tree_masks(scores, first_token);
       }
@@ -96,7 +93,7 @@ class piece_state : public piece_results<Products> {
       for (auto c = 0; c < Matrix::score_columns; ++c) {
         const auto query = own_columns_.find(call, walk, own_columns_.of_score(t, c));
         rules_[t][c] = score_rule::of(call, query);
-        if constexpr (has_trees) {
+        if constexpr (Trees) {
           branches_[t][c] = hidden_branches::of(call, walk.row, query);
         }
       }
@@ -193,7 +190,7 @@ class piece_state : public piece_results<Products> {
 
   Products products_;
   registers<score_rule, tiles, Matrix::score_columns> rules_;
-  registers<hidden_branches, tiles, (has_trees ? Matrix::score_columns : 1)> branches_;
+  registers<hidden_branches, tiles, (Trees ? Matrix::score_columns : 1)> branches_;
 };
 
 }  // namespace pagedkv::kernels

@@ -178,7 +178,7 @@ class merger {
   using merged_column = merged_columns<HeadDim, 1>;
   // Results that a group reads together: each round waits for memory. More would take registers and reduce occupancy.
   static constexpr int few = 2;
-  static constexpr int many = HeadDim > 256 ? 2 : (HeadDim > 128 ? 3 : 6);
+  static constexpr int many = HeadDim > 256 ? 2 : (HeadDim > 128 ? 4 : 6);
 
  public:
   using results_type = merged_results<Prefixes>;

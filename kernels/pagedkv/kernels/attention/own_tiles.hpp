@@ -18,11 +18,11 @@ class own_tiles {
   static constexpr int output_sums = Matrix::columns * Shape::row_bytes / (Shape::number_bytes * Matrix::lanes);
   // Tiles in flight while one is processed. Beside many sums, registers do not suffice for two tiles.
   static constexpr int depth = tile_words + output_sums <= 64 ? 1 : 0;
-  static constexpr int wave_bytes = 0;  // of shared memory
+  static constexpr int tile_bytes = 0;  // of shared memory
   static constexpr bool reads_whole = false;
   static constexpr int at_once = 1;
 
-  PAGEDKV_DEVICE own_tiles(int /*wave*/, int lane) : lane_(lane) {}
+  PAGEDKV_DEVICE own_tiles(int /*first_byte*/, int /*wave*/, int lane) : lane_(lane) {}
 
   /// Starts to read a tile, of which rows `first` to `end` are visible. `row_start(row)` is the address of a row's
   /// keys, `scale_start(row)` that of its key scale. For an invisible row, the nearest visible row is read instead, and

@@ -87,13 +87,26 @@ PAGEDKV_DEVICE void decode_query_words(const vector<lane_word, N> (&words)[Count
 }
 
 /// The queries of a wave's columns as products take them, `Words` of each in a lane, and the factors of their scores.
-template <class Matrix, int Tiles, int Words, bool Shared>
-class piece_queries : public lane_queries<Tiles, Words, Matrix::lanes, Shared> {
+template <class Matrix, int Tiles, int Words>
+class piece_queries {
  public:
   registers<float, Tiles, Matrix::score_columns> factors;
 
-  PAGEDKV_DEVICE piece_queries(std::size_t first_byte, int lane)
-      : lane_queries<Tiles, Words, Matrix::lanes, Shared>(first_byte, lane), lane_(lane) {}
+  explicit PAGEDKV_DEVICE piece_queries(int lane) : lane_(lane) {}
+
+  /// Four words of a query.
+  PAGEDKV_DEVICE void put(int t, int group, const registers<lane_word, 4>& words) {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < 4; ++i) {
+      words_[t][group * 4 + i] = words[i];
+    }
+  }
+  PAGEDKV_DEVICE void take(int t, int group, registers<lane_word, 4>& words) const {
+    PAGEDKV_UNROLL
+    for (auto i = 0; i < 4; ++i) {
+      words[i] = words_[t][group * 4 + i];
+    }
+  }
 
   /// Keeps a query in numbers of products, divided by the largest power of two in it: this keeps numbers within
   /// binary16 for any range of the queries.
@@ -122,7 +135,7 @@ class piece_queries : public lane_queries<Tiles, Words, Matrix::lanes, Shared> {
         words[i] = pack<Number>(numbers[first / length][first % length] * down,
                                 numbers[first / length][first % length + 1] * down);
       }
-      this->put(t, group, words);
+      put(t, group, words);
     }
     set_factor(t, up * factor);
   }
@@ -137,6 +150,7 @@ class piece_queries : public lane_queries<Tiles, Words, Matrix::lanes, Shared> {
 
  private:
   int lane_;
+  registers<lane_word, Tiles, Words> words_;
 };
 
 }  // namespace pagedkv::kernels

@@ -18,6 +18,7 @@ class piece_results {
 
  public:
   static constexpr int columns = Products::columns::of_task;
+  static constexpr int columns_of_wave = Products::tiles * Matrix::columns;
 
   PAGEDKV_DEVICE piece_results(const attention_call& call, const typename Products::columns& of_wave)
       : call_(call), own_columns_(of_wave) {}
@@ -80,7 +81,7 @@ class piece_results {
   /// Bytes of shared memory for the numbers of a matrix of columns, and for those of a wave with their sums.
   static constexpr int value_numbers = Products::value_numbers;
   static constexpr int bytes_of_matrix = Matrix::columns * value_numbers * 4;
-  static constexpr int bytes_of_state = Products::tiles * bytes_of_matrix + columns * 8;
+  static constexpr int bytes_of_state = Products::tiles * bytes_of_matrix + columns_of_wave * 8;
 
   /// Puts what `finish_joined` takes into shared memory, `bytes_of_state` of it.
   PAGEDKV_DEVICE void put_state(const attention_walk& walk, const shared_span<float>& to) {
@@ -98,13 +99,13 @@ class piece_results {
     }
   }
 
-  /// Writes columns `first`, `first + num_waves` and so on of a task's piece, whose parts as many waves have put where
+  /// Writes columns `first`, `first + num_waves` and so on of those of a wave, whose parts as many waves have put where
   /// `state_of(wave)` is.
   template <class StateOf>
   PAGEDKV_DEVICE void finish_joined(const attention_walk& walk, std::int32_t first, std::int32_t num_waves,
                                     StateOf state_of) const {
     const auto& call = read_again(call_);
-    const auto index = own_columns_.lane % columns;
+    const auto index = own_columns_.lane % columns_of_wave;
     auto all = softmax_so_far{};
     PAGEDKV_NO_UNROLL
     for (auto wave = 0; wave < num_waves; ++wave) {
@@ -114,10 +115,10 @@ class piece_results {
       all.sum = all.sum * weight(all.reference, largest) + sum * weight(reference, largest);
       all.reference = largest;
     }
-    const auto place =
-        place_of_column(call, walk, index, all, own_columns_.lane == index && index % num_waves == first);
+    const auto place = place_of_column(call, walk, own_columns_.first(0) + index, all,
+                                       own_columns_.lane == index && index % num_waves == first);
     PAGEDKV_NO_UNROLL
-    for (auto column = first; column < columns; column += num_waves) {
+    for (auto column = first; column < columns_of_wave; column += num_waves) {
       const auto largest = shuffle(all.reference, column, Matrix::lanes);
       write_column(call, walk, of_lane(place, column), [&](std::int32_t dim) {
         auto joined = vector<float, 4>{};
@@ -200,7 +201,7 @@ class piece_results {
     return static_cast<std::size_t>(column * value_numbers + (dim ^ spread * 4));
   }
   [[nodiscard]] static PAGEDKV_DEVICE std::size_t sums_at(std::int32_t column) {
-    return static_cast<std::size_t>(columns * value_numbers + column * 2);
+    return static_cast<std::size_t>(columns_of_wave * value_numbers + column * 2);
   }
 
   PAGEDKV_DEVICE void put_numbers(int t, const shared_span<float>& to, std::int32_t first) const {

@@ -22,19 +22,14 @@ class row_products {
   using matrix = Matrix;
   using columns = wave_columns<Matrix, Tiles, Waves>;
   static constexpr int tiles = Tiles;
-  static constexpr int waves = Waves;
   static constexpr int value_numbers = ValueDim;
-
-  /// Queries lie in shared memory for the largest dimension: registers do not suffice for two matrices side by side.
-  using queries_type = piece_queries<Matrix, Tiles, shape::key_words, (Waves == 1 && Tiles > 1 && HeadDim > 128)>;
 
   /// The sums of one matrix of columns.
   using column_sums = registers<float, value_shape::value_chunks * value_shape::products, Matrix::sums>;
 
-  queries_type queries;
+  piece_queries<Matrix, Tiles, shape::key_words> queries;
 
-  PAGEDKV_DEVICE row_products(const columns& of_wave, std::size_t first_query_byte)
-      : queries(first_query_byte, of_wave.lane), columns_(of_wave) {}
+  explicit PAGEDKV_DEVICE row_products(const columns& of_wave) : queries(of_wave.lane), columns_(of_wave) {}
 
   /// Loads the queries of a piece. `factor`: of all scores.
   PAGEDKV_DEVICE void load_queries(const attention_call& call, const attention_piece& piece, float factor) {

@@ -143,19 +143,21 @@ struct tile_shape {
   static constexpr bool in_fragments = Fragments;
 };
 
-/// Reads tiles ahead, over the borders of pieces.
-template <class Element, int HeadDim, class Matrix, int Stages, bool Fragments = false>
+/// Reads tiles ahead, over the borders of pieces, for the waves of a share.
+template <class Element, int HeadDim, class Matrix, int Stages, int Waves, bool Fragments>
 class tile_reader {
   using shape = tile_shape<Element, HeadDim, Matrix, Fragments>;
   using storage = typename Element::storage;
-  using tiles_of_wave = tiles_ahead<shape, Matrix, Stages>;
 
  public:
-  tiles_of_wave tiles;
+  using tiles_type = tiles_ahead<shape, Matrix, Stages, Waves>;
 
+  tiles_type tiles;
+
+  /// `first_byte`: of the share's shared memory; `wave`: of the workgroup.
   PAGEDKV_DEVICE tile_reader(const attention_call& call, const divider<std::int32_t>& block_size,
-                             const attention_walk& walk, int wave, int lane)
-      : tiles(wave, lane), call_(call), block_size_(block_size), walk_(walk), lane_(lane) {
+                             const attention_walk& walk, int first_byte, int wave, int lane)
+      : tiles(first_byte, wave, lane), call_(call), block_size_(block_size), walk_(walk), lane_(lane) {
     begin_piece();
     for (auto i = 0; i < tiles.depth; ++i) {
       read_next();
@@ -188,7 +190,7 @@ class tile_reader {
       if constexpr (keeps_start) {
         head_start_ = call_.view.block(call_.layer, 0) + bytes_of_head();
       }
-      if constexpr (tiles_of_wave::reads_whole) {
+      if constexpr (tiles_type::reads_whole) {
         const auto& view = call_.view;
         own_key_ = head_start_ + tiles.own_key(bytes_of_token());
         own_scale_ = view.block(call_.layer, 0) + head_ * static_cast<std::int32_t>(view.scale_head_stride) * 4 +
@@ -257,7 +259,7 @@ class tile_reader {
       // Elsewhere, the comparison takes scalar registers that some kernels do not have.
       const auto one_tile = Matrix::columns == 8 && view.block_size == attention_tile;
       const auto offset = one_tile ? 0 : block_size_.split(first_token).remainder;
-      if constexpr (tiles_of_wave::reads_whole) {
+      if constexpr (tiles_type::reads_whole) {
         if (block >= 0 && seen_from >= first_visible_ && seen_from + attention_tile <= walk_.row.num_tokens) {
           const auto start = static_cast<std::int64_t>(static_cast<std::uint32_t>(block)) * view.block_stride;
           const auto of_scales = offset * static_cast<std::int32_t>(view.scale_token_stride) * 4;
