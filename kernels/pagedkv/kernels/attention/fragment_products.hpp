@@ -9,7 +9,7 @@ namespace pagedkv::kernels {
 
 /// The products of a wave that takes keys and values of 8 bits as fragments of 16 x 32 bytes. Keys of int8 are
 /// multiplied as they are stored, by the two bytes of queries of 16 bits.
-template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix>
+template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int Waves>
 class fragment_products {
   static constexpr int fragments = HeadDim / 32;  // of a tile's keys, and of its values
   static constexpr int chunks = HeadDim / 16;     // of a row
@@ -20,7 +20,7 @@ class fragment_products {
   using numbers = Numbers;
   using number = typename Numbers::template of_products<Element>;
   using matrix = Matrix;
-  using columns = wave_columns<Matrix, Tiles, 1>;
+  using columns = wave_columns<Matrix, Tiles, Waves>;
   using column_sums = registers<float, chunks, Matrix::sums>;
   static constexpr int tiles = Tiles;
   static constexpr int value_numbers = HeadDim;

@@ -91,9 +91,11 @@ struct attend_parts {
   static constexpr bool fragments = has_fragments<Element, HeadDim, Tiles, Matrix>;
   using reader = tile_reader<Element, HeadDim, Matrix, Stages, waves, fragments>;
   using tiles = typename reader::tiles_type;
+  static constexpr int own_tiles = Tiles / waves;  // matrices of columns of a wave
   using state =
-      std::conditional_t<fragments, fragment_piece<fragment_products<Element, Numbers, HeadDim, Tiles, Matrix>>,
-                         piece_state<row_products<Element, Numbers, HeadDim, Tiles / waves, Matrix, HeadDim, waves>>>;
+      std::conditional_t<fragments,
+                         fragment_piece<fragment_products<Element, Numbers, HeadDim, own_tiles, Matrix, waves>>,
+                         piece_state<row_products<Element, Numbers, HeadDim, own_tiles, Matrix, HeadDim, waves>>>;
   using joined = joined_pieces<state, Matrix, Shares>;
   // Only for the matrix unit whose tiles are in shared memory, except on the host.
   static constexpr bool joins = Matrix::columns == 8;

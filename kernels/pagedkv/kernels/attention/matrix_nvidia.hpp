@@ -129,8 +129,8 @@ template <class Shape, class Matrix, int Stages, int Waves>
 class tiles_ahead {
  public:
   /// Whether `read_whole` reads tiles.
-  static constexpr bool reads_whole = Shape::in_fragments;
-  static constexpr int at_once = Shape::in_fragments ? 2 : 1;  // tiles that may be processed together
+  static constexpr bool reads_whole = Shape::in_fragments && Shape::row_bytes == 64;
+  static constexpr int at_once = reads_whole ? 2 : 1;          // tiles that may be processed together
   static constexpr int depth = Stages - at_once;               // tiles in flight while these are processed
   static constexpr int tile_bytes =
       2 * attention_tile * Shape::row_bytes + (Shape::scaled ? 2 * attention_tile * 4 : 0);
@@ -141,7 +141,7 @@ class tiles_ahead {
       : lane_(lane), copying_lane_(wave % Waves * 32 + lane), barrier_(1 + wave / Waves) {
     base_ = static_cast<unsigned>(__cvta_generic_to_shared(dynamic_shared<lane_word>(0, 0).values)) +
             static_cast<unsigned>(first_byte);
-    if constexpr (reads_whole) {
+    if constexpr (Shape::in_fragments) {
       find_places();
     }
   }
@@ -220,7 +220,7 @@ class tiles_ahead {
   /// The same for one tile or `at_once`, of which the first is the current one.
   PAGEDKV_DEVICE void begin_tiles(int count) {
     asm volatile("cp.async.wait_group %0;" ::"n"(depth - at_once) : "memory");
-    __syncwarp();
+    meet();
     current_ = following_;
     second_ = next(following_);
     following_ = count > 1 ? next(second_) : second_;
@@ -242,7 +242,7 @@ class tiles_ahead {
   PAGEDKV_DEVICE void take_key_fragment(int n, int j, lane_word (&words)[4]) const {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(places_.fragment[j] + stage_of(n)));
+                 : "r"(place_of_fragment(n, j)));
   }
 
   /// The same of values: bytes of 32 dimensions. Word i: two numbers of two tokens, of rows i % 2 * 2 and on
@@ -250,7 +250,7 @@ class tiles_ahead {
   PAGEDKV_DEVICE void take_value_fragment(int n, int j, lane_word (&words)[4]) const {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(places_.fragment[j] + stage_of(n) + values_after_keys));
+                 : "r"(place_of_fragment(n, j) + values_after_keys));
   }
 
   PAGEDKV_DEVICE void take_value(int i, int j, lane_word (&words)[4]) const {
@@ -285,11 +285,13 @@ class tiles_ahead {
 
   static constexpr unsigned values_after_keys = attention_tile * Shape::row_bytes;
 
+  static constexpr int fragments_of_line = Shape::row_bytes < 128 ? 2 : 4;  // of 128 bytes, or of a shorter row
+
   /// Where this lane puts and takes what is in the first stage.
   struct places {
     unsigned put_row;
     unsigned put_scale;
-    registers<unsigned, 2> fragment;
+    registers<unsigned, fragments_of_line> fragment;
     unsigned take_scales;
   };
 
@@ -299,7 +301,7 @@ class tiles_ahead {
     // Lane i says where row i % 8 of matrix i / 8 is.
     const auto row = lane_ % 16;
     PAGEDKV_UNROLL
-    for (auto j = 0; j < 2; ++j) {
+    for (auto j = 0; j < fragments_of_line; ++j) {
       places_.fragment[j] = kept(keys(0, row, j * 2 + lane_ / 16));
     }
     places_.take_scales = kept(scales(0, Matrix::score_row(lane_, 0)));
@@ -321,11 +323,18 @@ class tiles_ahead {
 
   [[nodiscard]] PAGEDKV_DEVICE unsigned stage_of(int n) const { return n == 0 ? current_ : second_; }
 
+  [[nodiscard]] PAGEDKV_DEVICE unsigned place_of_fragment(int n, int j) const {
+    const auto line = static_cast<unsigned>(j / fragments_of_line * 128);
+    return places_.fragment[j % fragments_of_line] + stage_of(n) + line;
+  }
+
   [[nodiscard]] static PAGEDKV_DEVICE unsigned next(unsigned stage) {
     return stage == (Stages - 1) * stage_bytes ? 0 : stage + stage_bytes;
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned keys(unsigned stage, int row, int chunk) const {
-    const auto spread = chunks >= 8 ? chunk ^ row % 2 * 4 : (Shape::in_fragments ? chunk ^ row / 2 % 4 : chunk);
+    const auto in_rows = chunks >= 8 ? row % 2 * 4 : 0;
+    const auto in_fragments = chunks >= 8 ? row % 8 : row / 2 % 4;
+    const auto spread = chunk ^ (Shape::in_fragments ? in_fragments : in_rows);
     return base_ + stage + static_cast<unsigned>(row * Shape::row_bytes + spread * 16);
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned values(unsigned stage, int row, int chunk) const {

@@ -106,6 +106,7 @@ class own_tiles {
 
  private:
   static constexpr int value_words = Shape::value_bytes / 4;
+  static constexpr int fragments = Shape::row_bytes / 32;
 
   struct tile {
     registers<vector<lane_word, 4>, Matrix::key_rows, Shape::key_chunks> keys;
@@ -115,8 +116,8 @@ class own_tiles {
   };
 
   struct tile_in_fragments : tile {
-    registers<vector<lane_word, 4>, 2> key_fragments;
-    registers<vector<lane_word, 4>, 2> value_fragments;
+    registers<vector<lane_word, 4>, fragments> key_fragments;
+    registers<vector<lane_word, 4>, fragments> value_fragments;
   };
 
   using read_tile = std::conditional_t<Shape::in_fragments, tile_in_fragments, tile>;
@@ -124,7 +125,7 @@ class own_tiles {
   /// `row_start(row)`: the address of a row's keys; `within(at)`: a byte of a row instead of one past its end.
   template <class RowStart, class Within>
   PAGEDKV_DEVICE void read_fragments(const block_storage_view& view, RowStart row_start, Within within) {
-    for (auto j = 0; j < 2; ++j) {
+    for (auto j = 0; j < fragments; ++j) {
       for (auto i = 0; i < 4; ++i) {
         const auto chunk = (j * 2 + i / 2) * 16;
         const auto* const key = row_start(Matrix::key_row(lane_, i % 2)) + within(chunk) + Matrix::key_part(lane_) * 4;

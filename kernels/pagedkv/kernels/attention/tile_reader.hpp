@@ -118,11 +118,12 @@ PAGEDKV_DEVICE void pair_rows(lane_word both, registers<lane_word, 2>& pairs) {
   }
 }
 
-/// Whether a wave with `Tiles` matrices of columns multiplies keys and values as fragments of 16 x 32 bytes, with any
-/// order of dimensions. Rows of 64 bytes come so fast that what a wave does for each tile counts.
+/// Whether waves of tasks with `Tiles` matrices of columns multiply keys and values as fragments of 16 x 32 bytes, with
+/// any order of dimensions. Rows of 64 bytes come so fast that what a wave does for each tile counts; so do tiles that
+/// several waves use.
 template <class Element, int HeadDim, int Tiles, class Matrix>
 inline constexpr bool has_fragments =
-    Matrix::columns == 8 && Tiles == 1 && HeadDim == 64 && sizeof(typename Element::storage) == 1;
+    Matrix::columns == 8 && sizeof(typename Element::storage) == 1 && (Tiles == 1 ? HeadDim == 64 : HeadDim > 128);
 
 /// Sizes that follow from element, head dimension and matrix unit.
 template <class Element, int HeadDim, class Matrix, bool Fragments = false>
