@@ -8,7 +8,7 @@
 
 namespace pagedkv::kernels {
 
-/// The state of a wave whose products are of fragments. There, what a wave does for each tile counts: plain tiles, whose
+/// The state of a wave whose products are of fragments. There, the instructions of a tile count: plain tiles, whose
 /// tokens all columns see, of a call without options, have arithmetic of their own.
 template <class Products>
 class fragment_piece : public piece_state<Products> {

@@ -24,9 +24,9 @@ inline constexpr std::int32_t largest_value_dim = 512;
 /// not suffice for more than one matrix: several waves use the same tiles, which they copy together.
 [[nodiscard]] constexpr int waves_of_share(int head_dim, int tiles) noexcept { return head_dim > 128 ? tiles : 1; }
 
-/// Whether tasks may have two matrices of columns; else, more columns are a task of their own and read the tokens again.
-/// Fewer waves of a workgroup then join their results. For few tasks of 8 bits, these take longer to merge than another
-/// read of the tokens.
+/// Whether tasks may have two matrices of columns; else, more columns are another task, which reads the tokens again.
+/// Where two waves have a share, fewer shares of a workgroup join their results. For few tasks of 8 bits, these take
+/// longer to merge than another read of the tokens.
 template <class Element>
 [[nodiscard]] constexpr bool has_wide_tasks(int head_dim, std::int64_t num_tasks) noexcept {
   return head_dim <= 128 || sizeof(typename Element::storage) == 2 || num_tasks > 4;

@@ -77,7 +77,7 @@ class piece_state : public piece_results<Products> {
   static constexpr float headroom = 8.0F;
   static constexpr float least_bias = -64.0F;
 
-  /// What the scales of a tile's tokens are factors of.
+  /// Factors from the scales of a tile's tokens.
   struct tile_scales {
     registers<float, tiles, Matrix::sums> factor;  // of products, to make them scores
     registers<float, Matrix::score_rows> weight;   // of the values
