@@ -65,6 +65,9 @@ TEST_CASE("sixteen columns of the largest dimension in pieces, with and without 
   asked.window = 100;
   check_on_every_device<int8, float16>(asked, seed);
   check_on_every_device<float8_e4m3, float32>(asked, seed);
+  asked.lengths = {700, 33};  // so few that 8-bit columns are two tasks
+  check_on_every_device<int8, bfloat16>(asked, seed);
+  check_on_every_device<float8_e4m3, bfloat16>(asked, seed);
 }
 
 TEST_CASE("attention over blocks of any size", "[attention]") {
