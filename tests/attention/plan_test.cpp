@@ -54,7 +54,7 @@ std::int64_t check_plan(const attention_planner& planner) {
   const auto rows = planner.parts().rows;
   const auto shares = planner.parts().shares;
   const auto split = planner.shape().split_tokens > 0 ? planner.shape().split_tokens / attention_tile : 1 << 30;
-  const auto waves = static_cast<std::size_t>(planner.parts().joined_waves);
+  const auto waves = static_cast<std::size_t>(planner.parts().joined_shares);
   auto next = std::tuple(0, 0, 0);  // row, task, tile
   auto partials = std::map<std::tuple<int, int>, std::vector<int>>{};
   auto most = std::int64_t{0};
@@ -169,7 +169,7 @@ TEST_CASE("a plan gives every wave as many tiles as the others", "[attention_pla
     }
     auto shape = shape_of(1 + static_cast<std::int32_t>(random() % 300), 40);
     shape.window = random() % 3 == 0 ? 100 : 0;
-    shape.joined_waves = random() % 2 == 0 ? 4 : 1;
+    shape.joined_shares = random() % 2 == 0 ? 4 : 1;
     auto planner = attention_planner(shape);
     const auto rows = rows_under_test(lengths, 16);
     INFO("round " << round);
@@ -360,7 +360,7 @@ TEST_CASE("few long tasks are cut, not dealt", "[attention_plan]") {
 
 TEST_CASE("waves of a workgroup that have one task between them write one result", "[attention_plan]") {
   auto shape = shape_of(1056, 256);
-  shape.joined_waves = 4;
+  shape.joined_shares = 4;
   auto planner = attention_planner(shape);
   REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(128, 4096), 16).batch()));
   check_plan(planner);
@@ -375,10 +375,10 @@ TEST_CASE("waves of a workgroup that have one task between them write one result
   REQUIRE(
       planner.plan(rows_under_test(short_rows, 16).batch()));  // few tiles for each wave, and few waves for each task
   check_plan(planner);
-  CHECK(planner.parts().joined_waves == 1);
+  CHECK(planner.parts().joined_shares == 1);
   REQUIRE(planner.plan(rows_under_test({9000}, 16).batch()));  // few tiles, but many waves
   check_plan(planner);
-  CHECK(planner.parts().joined_waves == 4);
+  CHECK(planner.parts().joined_shares == 4);
   for (const auto& merge : planner.parts().merges) {
     CHECK(merge.num_partials <= 51);
   }

@@ -47,6 +47,10 @@ TEST_CASE("attention over ragged sequences, for every element, head dimension an
   check_elements_case<int8, float32>(192, 12);
   check_elements_case<float8_e4m3, bfloat16>(256, 16);
   check_elements_case<float8_e4m3, float16>(208, 9);
+  // The last task has eight columns.
+  check_elements_case<bfloat16, bfloat16>(256, 24);
+  check_elements_case<int8, bfloat16>(256, 24);
+  check_elements_case<float8_e4m3, bfloat16>(256, 24);
 }
 
 TEST_CASE("sixteen columns of the largest dimension in pieces, with and without options", "[attention]") {
@@ -65,9 +69,83 @@ TEST_CASE("sixteen columns of the largest dimension in pieces, with and without 
   asked.window = 100;
   check_on_every_device<int8, float16>(asked, seed);
   check_on_every_device<float8_e4m3, float32>(asked, seed);
-  asked.lengths = {700, 33};  // so few that 8-bit columns are two tasks
+  asked.lengths = {700, 33};  // so few KV heads that 8-bit columns are two tasks
   check_on_every_device<int8, bfloat16>(asked, seed);
   check_on_every_device<float8_e4m3, bfloat16>(asked, seed);
+}
+
+TEST_CASE("sixteen columns of the largest dimension over blocks of any size, with splits and older plans",
+          "[attention]") {
+  auto asked = attention_case{};
+  asked.lengths = {150, 33, 0, 16, 270};
+  asked.num_kv_heads = 1;
+  asked.head_dim = 256;
+  asked.group_size = 16;
+  const auto check = [](const attention_case& each) {
+    check_on_every_device<bfloat16, bfloat16>(each, seed);
+    check_on_every_device<int8, bfloat16>(each, seed);
+    check_on_every_device<float8_e4m3, bfloat16>(each, seed);
+  };
+  for (const auto block_size : {5, 24}) {
+    asked.block_size = block_size;
+    check(asked);
+  }
+  asked.block_size = 16;
+  asked.split_tokens = 64;
+  check(asked);
+  asked.split_tokens = 0;
+  asked.lengths = {150, 33, 20, 16, 270};
+  asked.grown = 1;
+  check(asked);
+  asked.grown = 0;
+  asked.group_size = 8;
+  asked.queries = {1, 2, 1, 2, 1};  // some tasks have eight columns
+  check(asked);
+}
+
+namespace {
+
+/// Columns of a task and shares that join, of plans for rows of one query, where matrix instructions are NVIDIA's.
+template <class Element>
+void check_columns(const attention_case& asked, std::int32_t max_rows, std::int32_t columns,
+                   std::int32_t joined_shares) {
+  auto batch = attention_batch_under_test<Element, nhd_by_layer, bfloat16>(asked, seed);
+  const auto absent = std::array{hip_target<0>::why_absent(), hip_target<1>::why_absent(), hip_target<2>::why_absent()};
+  for (std::size_t i = 0; i < absent.size() && absent[i].empty(); ++i) {
+    const auto device = static_cast<int>(i);
+    auto properties = runtime::device_properties{};
+    REQUIRE(runtime::get_device_properties(&properties, device) == runtime::success);
+    if (properties.matrices == runtime::matrix_instructions::mma) {
+      const auto shape = hip::attention_shape_on<Element>(device, batch.view(), asked.group_size, max_rows).value();
+      CAPTURE(Element::name, max_rows, asked.num_kv_heads, asked.head_dim, asked.group_size);
+      CHECK(shape.columns == columns);
+      CHECK(shape.joined_shares == joined_shares);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("sixteen columns of 8 bits and the largest dimension need more than four KV heads of all rows",
+          "[attention]") {
+  static_cast<void>(require_target<hip_target<0>>());
+  auto asked = attention_case{};
+  asked.lengths = {1};
+  asked.num_kv_heads = 1;
+  asked.head_dim = 256;
+  asked.group_size = 16;
+  check_columns<bfloat16>(asked, 1, 16, 2);
+  check_columns<int8>(asked, 4, 8, 4);
+  check_columns<int8>(asked, 5, 16, 2);
+  check_columns<float8_e4m3>(asked, 5, 16, 2);
+  asked.num_kv_heads = 5;
+  check_columns<int8>(asked, 1, 16, 2);
+  asked.num_kv_heads = 1;
+  asked.group_size = 8;
+  check_columns<int8>(asked, 64, 8, 4);
+  asked.head_dim = 128;
+  asked.group_size = 16;
+  check_columns<int8>(asked, 1, 16, 4);
 }
 
 TEST_CASE("attention over blocks of any size", "[attention]") {

@@ -39,7 +39,7 @@ struct attention_options {
 /// cache holds it.
 struct attention_prefix_costs {
   std::int32_t tile = 2;     // units for all queries of a prefix: their products take longer than the read
-  std::int32_t launch = 58;  // units of each wave, for one more kernel and the merge of its results
+  std::int32_t launch = 58;  // units of each share, for one more kernel and the merge of its results
 
   /// Partial results of a task, and their merge.
   [[nodiscard]] static constexpr std::int64_t of_merge(std::int32_t num_queries, std::int32_t group_size) noexcept {
@@ -66,8 +66,8 @@ struct attention_shape {
   std::int32_t window = 0;        // as in `attention_options::window`
   kernel_kind kernel = kernel_kind::waves;  // the device says, as it does with the next three
   std::int32_t columns = 8;                 // of a task: pairs of query token and head that are processed together
-  std::int32_t num_shares = 1;              // waves, workgroups, or pairs of them, that run at once
-  std::int32_t joined_waves = 1;            // of a workgroup, or pairs, which join their results of one task
+  std::int32_t num_shares = 1;              // that run at once: each of a wave, of two, or of a workgroup
+  std::int32_t joined_shares = 1;           // of a workgroup, which join their results of one task
   std::int32_t split_tokens = 0;  // pieces end at multiples of this, a multiple of 16; 0: wherever a share ends
   std::int32_t max_rows = 1;
   // Partial results. 0: twice the shares, and with `prefix_columns` one for each KV head of each row, which suffices
@@ -99,7 +99,7 @@ struct attention_shape {
   }
 };
 
-/// How a device shares the work on a batch among waves, made by `attention_planner`, and working memory. Pointers are
+/// How a device divides the work on a batch into shares, made by `attention_planner`, and working memory. Pointers are
 /// memory that the backend reads and writes. Host backends need neither.
 struct attention_plan {
   attention_shape shape;

@@ -19,20 +19,19 @@ namespace pagedkv {
 /// The parts of a plan, for tools that show one. They change with the next plan.
 struct attention_plan_parts {
   std::span<const attention_row> rows;  // [row of the plan]
-  std::span<const attention_share> shares;  // [wave or workgroup + 1]
+  std::span<const attention_share> shares;  // [share + 1]
   // [task, counted in all rows], if the first share's tile is `attention_share::dealt`: the next one of its share, or
   // -1
   std::span<const std::int32_t> following_tasks;
   std::span<const attention_merge> merges;  // [merge of partial results]
-  std::int32_t joined_waves = 1;            // neighbouring shares that have one result of a task; 1: each has its own
+  std::int32_t joined_shares = 1;           // neighbouring shares that have one result of a task; 1: each has its own
   std::span<const attention_row> prefixes;  // [shared prefix], in the order of the plan
   std::span<const attention_share> prefix_shares;  // [workgroup + 1]
   std::span<const attention_prefix_query> prefix_queries;  // [query of a shared prefix]
   std::span<const attention_prefix_results> prefix_results;  // [merge]; empty if no prefixes are shared
 };
 
-/// Shares the attention of a batch among waves: an equal number of tiles for each, across the borders of sequences and
-/// heads. The words that kernels read are at fixed addresses. Only the constructor allocates; not thread-safe.
+/// Divides the attention of a batch into shares of equal numbers of tiles, across the borders of sequences and heads. The words that kernels read are at fixed addresses. Only the constructor allocates; not thread-safe.
 ///
 /// With `split_tokens`, a sequence is divided at multiples of it, whatever else is in the batch: its results then have
 /// the same bits in every batch.
@@ -85,7 +84,7 @@ class attention_planner {
             .shares = shares_,
             .following_tasks = following_,
             .merges = merges_.first(static_cast<std::size_t>(counts_->num_merges)),
-            .joined_waves = counts_->joined_waves,
+            .joined_shares = counts_->joined_shares,
             .prefixes = prefixes(),
             .prefix_shares = prefix_shares_,
             .prefix_queries = prefix_queries_,
@@ -181,13 +180,13 @@ class attention_planner {
   [[nodiscard]] result<void> share_out() noexcept {
     planned_tiles_ = num_tiles_;
     if (deals_tasks()) {
-      counts_->joined_waves = 1;
+      counts_->joined_shares = 1;
       counts_->num_merges = 0;
       counts_->num_large = 0;
       return {};
     }
     share_attention_tiles(shape_, rows(), num_tiles_, shares_);
-    counts_->joined_waves = planned_joined_waves(shape_, rows(), num_tiles_);
+    counts_->joined_shares = planned_joined_shares(shape_, rows(), num_tiles_);
     return number_partials();
   }
 
@@ -214,7 +213,7 @@ class attention_planner {
   [[nodiscard]] std::int64_t number_by_share() noexcept {
     auto partials = std::int32_t{0};
     auto merge = attention_merge{};
-    const auto joined = joined_attention_shares(counts_->joined_waves, rows(), shares_);
+    const auto joined = joined_attention_shares(counts_->joined_shares, rows(), shares_);
     for (auto i = std::size_t{0}; i + 1 < shares_.size(); ++i) {
       auto& start = shares_[i];
       const auto& end = shares_[i + 1];
@@ -264,7 +263,7 @@ class attention_planner {
   [[nodiscard]] std::int64_t number_with_prefixes() noexcept {
     auto partials = std::int32_t{0};
     auto merge = attention_merge{};
-    const auto joined = joined_attention_shares(counts_->joined_waves, rows(), shares_);
+    const auto joined = joined_attention_shares(counts_->joined_shares, rows(), shares_);
     auto share_index = std::size_t{0};
     for_each_attention_piece(
         rows(), shares_,

@@ -31,7 +31,7 @@ struct attention_row {
   std::int32_t num_column_tiles = 1;
 };
 
-/// The start of one wave's work; it ends at the start of the next wave's work. Tiles are counted from the row's first.
+/// The start of one share; it ends where the next one starts. Tiles are counted from the row's first.
 /// Or the first of the whole tasks that a workgroup is dealt; a list says which task follows which.
 struct attention_share {
   static constexpr std::int32_t dealt = -1;  // as a tile
@@ -91,7 +91,7 @@ struct attention_counts {
   std::int32_t num_merges = 0;
   std::int32_t num_large = 0;
   std::int32_t num_prefixes = 0;
-  std::int32_t joined_waves = 1;  // neighbouring waves whose results may be one; see `attention_shape`
+  std::int32_t joined_shares = 1;  // neighbouring shares whose results may be one; see `attention_shape`
   std::int32_t used_columns = 1;  // of a task, at most
 };
 

@@ -47,7 +47,7 @@ struct counted_tasks {
   }
 };
 
-/// The number of shares. Slightly fewer than the waves if then no share ends inside one of several equal tasks: fewer
+/// The number of shares. Slightly fewer than the most if then no share ends inside one of several equal tasks: fewer
 /// pieces save more time than the idle waves lose.
 [[nodiscard]] inline std::int64_t choose_num_shares(const counted_tasks& tasks, std::int64_t most) noexcept {
   if (!tasks.equal) {
@@ -191,27 +191,27 @@ inline void share_attention_tiles(const attention_shape& shape, std::span<const 
   return end.row == start.row && end.task == start.task + 1 && end.tile == 0;
 }
 
-/// Waves that join results in a plan of the rows, whose tiles with overhead are `num_tiles`. Behind short shares,
+/// Shares that join results in a plan of the rows, whose tiles with overhead are `num_tiles`. Behind short shares,
 /// waiting for neighbours takes longer than merging a few more partial results.
-[[nodiscard]] inline std::int32_t planned_joined_waves(const attention_shape& shape,
-                                                       std::span<const attention_row> rows,
-                                                       std::int64_t num_tiles) noexcept {
+[[nodiscard]] inline std::int32_t planned_joined_shares(const attention_shape& shape,
+                                                        std::span<const attention_row> rows,
+                                                        std::int64_t num_tiles) noexcept {
   const auto num_shares = most_shares(shape, num_tiles, shape.num_shares);
   const auto joins = num_tiles >= tiles_of_long_share * num_shares || have_many_shares(rows, num_shares);
-  return shape.split_tokens == 0 && joins ? shape.joined_waves : 1;
+  return shape.split_tokens == 0 && joins ? shape.joined_shares : 1;
 }
 
 /// Says which shares have one partial result together: neighbours in a workgroup that are pieces of one task.
 class joined_attention_shares {
  public:
-  /// `waves`: of a workgroup.
-  joined_attention_shares(std::int32_t waves, std::span<const attention_row> rows,
+  /// `num_joined`: shares of a workgroup.
+  joined_attention_shares(std::int32_t num_joined, std::span<const attention_row> rows,
                           std::span<const attention_share> shares) noexcept
-      : waves_(static_cast<std::size_t>(waves)), rows_(rows), shares_(shares) {}
+      : num_joined_(static_cast<std::size_t>(num_joined)), rows_(rows), shares_(shares) {}
 
   /// Whether the share's result is part of the previous one's.
   [[nodiscard]] bool joins_previous(std::size_t i) const noexcept {
-    return i % waves_ != 0 && shares_[i].tile > 0 && shares_[i - 1].row == shares_[i].row &&
+    return i % num_joined_ != 0 && shares_[i].tile > 0 && shares_[i - 1].row == shares_[i].row &&
            shares_[i - 1].task == shares_[i].task && is_one_piece(i - 1) && is_one_piece(i);
   }
 
@@ -219,7 +219,7 @@ class joined_attention_shares {
   [[nodiscard]] bool covers_task(std::size_t i) const noexcept {
     const auto& start = shares_[i];
     auto end = i + 1;
-    while (end % waves_ != 0 && shares_[end].tile > 0 && joins_previous(end)) {
+    while (end % num_joined_ != 0 && shares_[end].tile > 0 && joins_previous(end)) {
       ++end;
     }
     return is_one_piece(end - 1) && (shares_[end].row != start.row || shares_[end].task != start.task);
@@ -230,7 +230,7 @@ class joined_attention_shares {
     return pagedkv::is_one_piece(rows_, shares_[i], shares_[i + 1]);
   }
 
-  std::size_t waves_;
+  std::size_t num_joined_;
   std::span<const attention_row> rows_;
   std::span<const attention_share> shares_;
 };

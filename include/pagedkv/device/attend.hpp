@@ -48,7 +48,7 @@ template <element Element>
 
 /// The batches that a plan is made for.
 struct attention_use {
-  std::int32_t max_rows = 1;
+  std::int32_t max_rows = 1;          // with elements of 8 bits and more than 128 numbers, `columns` depends on it
   std::int32_t max_queries = 1;       // query tokens of a row
   std::int32_t max_query_tokens = 0;  // of a batch of chunks of prompts; 0: decoding
   bool with_trees = false;            // batches have tree masks
@@ -66,8 +66,8 @@ template <element Element>
          view.head_dim <= dims.keys && view.dim_of_values() <= dims.values;
 }
 
-/// The shape of attention plans for this storage on a device: `kernel`, `columns`, `num_shares` and `joined_waves`
-/// follow from the device, the other members from the arguments. Constant time. Errors: `backend_failure` when the
+/// The shape of attention plans for this storage on a device: `kernel`, `columns`, `num_shares` and `joined_shares`
+/// follow from the device, the storage and the use, the other members from the arguments. Constant time. Errors: `backend_failure` when the
 /// device does not exist.
 ///
 /// Prefixes are shared only where matrix instructions multiply keys with many columns: plain arithmetic, and the
@@ -123,7 +123,7 @@ template <element Element>
     geometry = kernels::attention_geometry::of<Element>(dim, tiles);
     shape.kernel = kernel_kind::waves;
     shape.columns = !mma || tiles > 1 ? 16 : 8;
-    shape.joined_waves = mma ? geometry.shares : 1;
+    shape.joined_shares = mma ? geometry.shares : 1;
   }
   const auto num_workgroups = properties.num_processors * geometry.residency;
   shape.num_shares = std::max(num_workgroups / workgroups_of_share, 1) * geometry.shares;

@@ -399,7 +399,8 @@ class group_state : public group_shapes {
       return how;
     };
   }
-  /// Releases a block of a place in a sequence's table, which still has the block before it, unless that was dropped.
+  /// Releases the block at a place of a sequence's table. Requires that the table still has the entry before it, unless
+  /// that was dropped earlier.
   template <class HowAt>
   void release_place(const group_sequence& s, std::size_t g, std::size_t place, block_id block, HowAt&& how_at,
                      std::uint32_t fence) noexcept {

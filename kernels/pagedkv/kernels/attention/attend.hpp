@@ -35,7 +35,7 @@ template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix>
   constexpr auto geometry = attention_geometry::of<Element>(HeadDim, Tiles);
   using parts = attend_parts<Element, Numbers, HeadDim, Tiles, Matrix, geometry.stages, geometry.shares>;
   auto launched = attention_launch(call.plan.num_shares, geometry.shares, parts::waves * Matrix::lanes);
-  const auto joined = call.plan.joined_waves;
+  const auto joined = call.plan.joined_shares;
   if (joined != 1 && (!parts::joins || joined != geometry.shares)) {
     return runtime::error_invalid_value;
   }
@@ -53,10 +53,9 @@ template <class Element, class Numbers>
   };
   const auto aligned = aligned_like(call.view) && aligned_like(call.view.values_alone());
   const auto launch_with = [&](auto head_dim, auto general) {
-    constexpr auto waves = plain_attention_geometry.shares;
-    return launch<
-        plain_attend_kernel<Element, Numbers, decltype(head_dim)::value, decltype(general)::value, waves>>(
-        attention_launch(call.plan.num_shares, waves, current_wave_size()), stream, call,
+    constexpr auto shares = plain_attention_geometry.shares;
+    return launch<plain_attend_kernel<Element, Numbers, decltype(head_dim)::value, decltype(general)::value, shares>>(
+        attention_launch(call.plan.num_shares, shares, current_wave_size()), stream, call,
         divider<std::int32_t>(call.view.block_size), aligned);
   };
   if constexpr (!packs_tokens<Element>) {

@@ -32,7 +32,7 @@ struct attention_plan_view {
   const std::int32_t* large = nullptr;   // indices of the large merges
   std::int32_t num_shares = 0;
   std::int32_t split_tiles = 0;  // pieces end at multiples of this
-  std::int32_t joined_waves = 1;  // in some plans of the shape
+  std::int32_t joined_shares = 1;  // in some plans of the shape
   std::int32_t following = 0;     // bytes from `counts` to the list of dealt tasks
   const attention_prefix_query* prefix_queries = nullptr;    // [query]; null unless the plan is that of shared prefixes
   const attention_prefix_results* prefix_results = nullptr;  // [merge]; null if no prefix is shared
@@ -50,7 +50,7 @@ struct attention_plan_view {
     view.following = static_cast<std::int32_t>(layout.following);
     view.num_shares = plan.shape.num_shares;
     view.split_tiles = plan.shape.split_tokens > 0 ? plan.shape.split_tokens / attention_tile : 1 << 30;
-    view.joined_waves = plan.shape.split_tokens > 0 ? 1 : plan.shape.joined_waves;
+    view.joined_shares = plan.shape.split_tokens > 0 ? 1 : plan.shape.joined_shares;
     if (plan.launches_prefixes()) {
       view.prefix_results = reinterpret_cast<const attention_prefix_results*>(plan.words + layout.prefix_results);
       view.prefix_columns = plan.shape.prefix_columns;

@@ -9,7 +9,7 @@
 namespace pagedkv::kernels {
 
 /// The state of a wave whose products are of fragments. There, the instructions of a tile count: plain tiles, whose
-/// tokens all columns see, of a call without options, have arithmetic of their own.
+/// tokens all columns see that exist, of a call without options, have arithmetic of their own.
 template <class Products>
 class fragment_piece : public piece_state<Products> {
   using base = piece_state<Products>;

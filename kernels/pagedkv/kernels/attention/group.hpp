@@ -11,7 +11,7 @@
 namespace pagedkv::kernels {
 
 /// The last pieces of a workgroup's shares. Neighbours with pieces of one task put their states into shared memory, and
-/// write one result together: waves with the same columns. For plans with `joined_waves`.
+/// write one result together. Where two waves have a share, each does so with those of its columns. For plans with `joined_shares`.
 template <class State, class Matrix, int Shares>
 class joined_pieces {
   static constexpr auto state_bytes = static_cast<std::size_t>(State::bytes_of_state);
@@ -84,7 +84,7 @@ class joined_pieces {
   int share_bytes_;
 };
 
-/// The parts of the kernel, and the shared memory of a share: first for tiles, then for states of its waves.
+/// The parts of the kernel. The shared memory of a share has tiles and, when these are used up, states of its waves.
 template <class Element, class Numbers, int HeadDim, int Tiles, class Matrix, int Stages, int Shares>
 struct attend_parts {
   static constexpr int waves = waves_of_share(HeadDim, Tiles);
@@ -108,7 +108,8 @@ struct attend_parts {
   static_assert(!joins || share_bytes >= waves * joined::bytes_needed);
   static constexpr int shared_bytes = Shares * share_bytes;
 
-  /// Shared memory of a wave of a share that holds no tile between two of them.
+  /// Shared memory for the outputs of a wave of a share. It has no tile after the last one of a piece was used, before
+  /// the next one is waited for.
   [[nodiscard]] static PAGEDKV_DEVICE shared_span<float> room(const tiles& ahead, int share, int wave) {
     constexpr auto bytes = state::bytes_of_matrix;
     static_assert(bytes <= tiles::tile_bytes);
@@ -154,9 +155,8 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Shares* waves_of_share(HeadDim, Tiles)
     walk.done = walk.done || share > last;  // a barrier needs all waves
     auto reader = typename parts::reader(call, block_size, walk, own_share * parts::share_bytes, wave, lane);
     auto state = typename parts::state(call, lane, of_share);
-    const auto waves_join =
-        parts::joins && call.plan.joined_waves > 1 && load(&call.plan.counts->joined_waves) > 1;
-    const auto joins = waves_join && walk.is_part_of_task();
+    const auto shares_join = parts::joins && call.plan.joined_shares > 1 && load(&call.plan.counts->joined_shares) > 1;
+    const auto joins = shares_join && walk.is_part_of_task();
     while (!walk.done) {
       state.begin(walk);
       add_tiles(call, walk, reader, state);
@@ -165,7 +165,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Shares* waves_of_share(HeadDim, Tiles)
       }
       if constexpr (parts::has_room) {
         if constexpr (parts::waves > 1) {
-          reader.tiles.release();
+          reader.tiles.release();  // the other wave may still use the tile
         }
         state.finish(walk, parts::room(reader.tiles, own_share, of_share));
       } else {
@@ -174,7 +174,7 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Shares* waves_of_share(HeadDim, Tiles)
       walk.next_piece();
     }
     if constexpr (parts::joins) {
-      if (waves_join) {
+      if (shares_join) {
         reader.tiles.release();
         typename parts::joined(own_share, lane, of_share * parts::joined::bytes_needed, parts::share_bytes)
             .finish(state, walk, joins);

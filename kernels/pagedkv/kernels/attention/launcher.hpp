@@ -25,14 +25,14 @@ inline constexpr std::int32_t largest_value_dim = 512;
 [[nodiscard]] constexpr int waves_of_share(int head_dim, int tiles) noexcept { return head_dim > 128 ? tiles : 1; }
 
 /// Whether tasks may have two matrices of columns; else, more columns are another task, which reads the tokens again.
-/// Where two waves have a share, fewer shares of a workgroup join their results. For few tasks of 8 bits, these take
-/// longer to merge than another read of the tokens.
+/// Where two waves have a share, fewer shares of a workgroup join their results. For few KV heads of 8 bits, merging
+/// results takes longer than a second read of the tokens. `num_kv_heads`: of all rows of a plan.
 template <class Element>
-[[nodiscard]] constexpr bool has_wide_tasks(int head_dim, std::int64_t num_tasks) noexcept {
-  return head_dim <= 128 || sizeof(typename Element::storage) == 2 || num_tasks > 4;
+[[nodiscard]] constexpr bool has_wide_tasks(int head_dim, std::int64_t num_kv_heads) noexcept {
+  return head_dim <= 128 || sizeof(typename Element::storage) == 2 || num_kv_heads > 4;
 }
 
-/// Waves, buffers and occupancy for one element and head dimension.
+/// Shares, buffers and occupancy for one element and head dimension.
 struct attention_geometry {
   int shares = 4;     // of a workgroup; the waves of each work independently of others
   int stages = 1;     // tiles per share in shared memory, if any

@@ -229,7 +229,7 @@ class tiles_ahead {
   /// Offset of the stage that the next tile will be read into.
   [[nodiscard]] PAGEDKV_DEVICE std::size_t unused() const { return fill_; }
 
-  /// After a tile: the waves of the share are done with it, so they may use its shared memory for something else.
+  /// Waits until all waves of the share have used the current tile; then its shared memory is free.
   PAGEDKV_DEVICE void release() const { meet(); }
 
   /// Chunk `j` of the `i`-th key that this lane reads.
@@ -333,8 +333,8 @@ class tiles_ahead {
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned keys(unsigned stage, int row, int chunk) const {
     const auto in_rows = chunks >= 8 ? row % 2 * 4 : 0;
-    const auto in_fragments = chunks >= 8 ? row % 8 : row / 2 % 4;
-    const auto spread = chunk ^ (Shape::in_fragments ? in_fragments : in_rows);
+    const auto of_fragments = chunks >= 8 ? row % 8 : row / 2 % 4;
+    const auto spread = chunk ^ (Shape::in_fragments ? of_fragments : in_rows);
     return base_ + stage + static_cast<unsigned>(row * Shape::row_bytes + spread * 16);
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned values(unsigned stage, int row, int chunk) const {

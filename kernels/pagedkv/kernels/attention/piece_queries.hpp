@@ -24,7 +24,7 @@ struct wave_columns {
     return first(t) + Matrix::score_column(lane, c);
   }
 
-  /// Only the waves of a workgroup read shared prefixes.
+  /// A wave that has its tasks alone never reads shared prefixes.
   [[nodiscard]] static PAGEDKV_DEVICE query_column find(const attention_call& call, const attention_piece& piece,
                                                         std::int32_t column) {
     if constexpr (Waves > 1) {

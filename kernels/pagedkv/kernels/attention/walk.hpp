@@ -79,7 +79,7 @@ struct attention_piece {
   bool whole;            // the piece is all of its task
 };
 
-/// Iterates over the pieces of one wave's work.
+/// Iterates over the pieces of a share.
 class attention_walk : public attention_piece {
  public:
   bool done;
@@ -115,7 +115,7 @@ class attention_walk : public attention_piece {
   /// Whether the share ends before its last task does.
   [[nodiscard]] PAGEDKV_DEVICE bool leaves_task() const { return in_last_task(); }
 
-  /// Other waves join the piece, from a tile on up to the end of their task.
+  /// Other shares join the piece, from a tile on up to the end of their task.
   PAGEDKV_DEVICE void extend_to_end(std::int32_t first_tile) {
     whole = first_tile == 0 && !has_other_pieces(read_again(call_).plan);
   }
