@@ -31,7 +31,8 @@ struct attention_plan_parts {
   std::span<const attention_prefix_results> prefix_results;  // [merge]; empty if no prefixes are shared
 };
 
-/// Divides the attention of a batch into shares of equal numbers of tiles, across the borders of sequences and heads. The words that kernels read are at fixed addresses. Only the constructor allocates; not thread-safe.
+/// Divides the attention of a batch into shares of equal numbers of tiles, across the borders of sequences and heads.
+/// The words that kernels read are at fixed addresses. Only the constructor allocates; not thread-safe.
 ///
 /// With `split_tokens`, a sequence is divided at multiples of it, whatever else is in the batch: its results then have
 /// the same bits in every batch.

@@ -67,8 +67,8 @@ template <element Element>
 }
 
 /// The shape of attention plans for this storage on a device: `kernel`, `columns`, `num_shares` and `joined_shares`
-/// follow from the device, the storage and the use, the other members from the arguments. Constant time. Errors: `backend_failure` when the
-/// device does not exist.
+/// follow from the device, the storage and the use, the other members from the arguments. Constant time. Errors:
+/// `backend_failure` when the device does not exist.
 ///
 /// Prefixes are shared only where matrix instructions multiply keys with many columns: plain arithmetic, and the
 /// products of latent vectors, take longer than the read that sharing would save.

@@ -11,7 +11,8 @@
 namespace pagedkv::kernels {
 
 /// The last pieces of a workgroup's shares. Neighbours with pieces of one task put their states into shared memory, and
-/// write one result together. Where two waves have a share, each does so with those of its columns. For plans with `joined_shares`.
+/// write one result together. Where two waves have a share, each does so with those of its columns. For plans with
+/// `joined_shares`.
 template <class State, class Matrix, int Shares>
 class joined_pieces {
   static constexpr auto state_bytes = static_cast<std::size_t>(State::bytes_of_state);
