@@ -35,6 +35,11 @@ TEST_CASE("attention over the blocks of lists, for every element", "[lists_atten
     asked.block_size = 24;  // no multiple of a tile
     check_on_every_device<bfloat16, float32>(asked, seed);
     check_on_every_device<int8, float32>(asked, seed);
+    asked = make_readers(kind, 16);
+    asked.head_dim = 256;
+    check_on_every_device<bfloat16, bfloat16>(asked, seed);
+    check_on_every_device<int8, bfloat16>(asked, seed);
+    check_on_every_device<float8_e4m3, bfloat16>(asked, seed);
   }
 }
 
