@@ -19,12 +19,24 @@ using namespace pagedkv::test;
 constexpr auto seed = std::uint32_t{20261129};
 
 /// On a device; the executor's has matrix instructions with the shapes of NVIDIA's.
+[[nodiscard]] int tested_device() { return hip_target<1>::why_absent().empty() ? 1 : 0; }
+
 template <class Element, class Input>
 std::size_t check_prompts(const attention_case& asked) {
-  if (hip_target<1>::why_absent().empty()) {
-    return check_attention<Element, hnd_by_block, Input, 1>(asked, seed);
+  return tested_device() == 1 ? check_attention<Element, hnd_by_block, Input, 1>(asked, seed)
+                              : check_attention<Element, hnd_by_block, Input, 0>(asked, seed);
+}
+
+/// For a batch of which plans share two prefixes where workgroups have 128 columns. With 64, as on CDNA, plans find that
+/// sharing saves nothing.
+template <class Element, class Input>
+void check_prefixes(const attention_case& asked) {
+  const auto num_shared = check_prompts<Element, Input>(asked);
+  auto properties = runtime::device_properties{};
+  REQUIRE(runtime::get_device_properties(&properties, tested_device()) == runtime::success);
+  if (properties.matrices != runtime::matrix_instructions::mfma) {
+    CHECK(num_shared == 2);
   }
-  return check_attention<Element, hnd_by_block, Input, 0>(asked, seed);
 }
 
 /// Chunks of prompts of several tasks, one of them without a token, one of a single query.
@@ -160,12 +172,12 @@ TEST_CASE("shared prefixes of 8-bit numbers, of many stages and columns", "[atte
   }
   asked.group_size = 8;
   asked.num_shares = 40;
-  CHECK(check_prompts<int8, bfloat16>(asked) == 2);
+  check_prefixes<int8, bfloat16>(asked);
   asked.soft_cap = 5;
   asked.alibi = true;
   asked.sinks = true;
-  CHECK(check_prompts<int8, float16>(asked) == 2);
-  CHECK(check_prompts<float8_e4m3, bfloat16>(asked) == 2);
+  check_prefixes<int8, float16>(asked);
+  check_prefixes<float8_e4m3, bfloat16>(asked);
 }
 
 }  // namespace byte_prompts_test
