@@ -70,7 +70,7 @@ NEEDS_NO_UNIT = re.compile(
 HAS_NO_UNIT = re.compile(r"\b(?:true|false):|\bPAGEDKV_[A-Z]|\bids? of\b")  # choices in C, where neither is a type
 UNIT = (
     r"(?:bytes|[KM]iB|(?:nano|micro|milli)?seconds|percent|thousandths|share|factor|scores|units?|tokens|blocks|slots|elements|numbers|floats|"
-    r"bits|scales|entries|rows|heads|layers|waves|workgroups|columns|partials|parts|pieces|places|records|requests|events|keys|sequences|"
+    r"bits|scales|entries|rows|heads|layers|waves|shares|workgroups|columns|partials|parts|pieces|places|records|requests|events|keys|sequences|"
     r"lanes|transfers|prompts|failures)"
 )
 NAMES_UNIT = re.compile(rf"\b{UNIT}\b", re.IGNORECASE)

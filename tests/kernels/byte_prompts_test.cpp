@@ -27,8 +27,8 @@ std::size_t check_prompts(const attention_case& asked) {
                               : check_attention<Element, hnd_by_block, Input, 0>(asked, seed);
 }
 
-/// For a batch of which plans share two prefixes where workgroups have 128 columns. With 64, as on CDNA, plans find that
-/// sharing saves nothing.
+/// For a batch of which plans share two prefixes where workgroups have 128 columns. With 64, as on CDNA, plans find
+/// that sharing saves nothing.
 template <class Element, class Input>
 void check_prefixes(const attention_case& asked) {
   const auto num_shared = check_prompts<Element, Input>(asked);
