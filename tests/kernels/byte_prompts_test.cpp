@@ -27,7 +27,7 @@ std::size_t check_prompts(const attention_case& asked) {
                               : check_attention<Element, hnd_by_block, Input, 0>(asked, seed);
 }
 
-/// For a batch of which plans share two prefixes where workgroups have 128 columns. With 64, as on CDNA, plans find
+/// For a batch of which plans share two prefixes where workgroups have 128 columns. With 64, as on CDNA, plans may find
 /// that sharing saves nothing.
 template <class Element, class Input>
 void check_prefixes(const attention_case& asked) {
