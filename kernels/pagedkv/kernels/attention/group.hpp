@@ -13,7 +13,7 @@ namespace pagedkv::kernels {
 /// The last pieces of a workgroup's shares. Neighbours with pieces of one task put their states into shared memory, and
 /// write one result together. Where two waves have a share, each does so with those of its columns. For plans with
 /// `joined_shares`.
-template <class State, class Matrix, int Shares>
+template <class State, int Shares>
 class joined_pieces {
   static constexpr auto state_bytes = static_cast<std::size_t>(State::bytes_of_state);
 
@@ -97,7 +97,7 @@ struct attend_parts {
       std::conditional_t<fragments,
                          fragment_piece<fragment_products<Element, Numbers, HeadDim, own_tiles, Matrix, waves>>,
                          piece_state<row_products<Element, Numbers, HeadDim, own_tiles, Matrix, HeadDim, waves>>>;
-  using joined = joined_pieces<state, Matrix, Shares>;
+  using joined = joined_pieces<state, Shares>;
   // Only for the matrix unit whose tiles are in shared memory, except on the host.
   static constexpr bool joins = Matrix::columns == 8;
   // The host's executor knows no order of shared memory within a wave.
