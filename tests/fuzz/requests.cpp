@@ -4,6 +4,8 @@
 #include "../../examples/llama/serve/client_request.hpp"
 #include "target.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <string>
 #include <string_view>
