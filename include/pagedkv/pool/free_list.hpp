@@ -48,50 +48,60 @@ using free_list_for = typename free_list_of<typename Locking::family, Locking>::
 /// never used, it pops the lowest id.
 class stack_free_list {
  public:
-  explicit stack_free_list(std::int32_t num_blocks) {
+  explicit stack_free_list(std::int32_t num_blocks) : end_of_unused_(num_blocks) {
     assert(num_blocks >= 0);
-    blocks_.reserve(static_cast<std::size_t>(num_blocks));
-    for (auto id = num_blocks - 1; id >= 0; --id) {
-      blocks_.push_back(block_id{id});
-    }
+    freed_.reserve(static_cast<std::size_t>(num_blocks));
   }
 
   [[nodiscard]] block_id pop() noexcept {
-    if (blocks_.empty()) {
-      return no_block;
+    if (freed_.empty()) {
+      return first_unused_ < end_of_unused_ ? block_id{first_unused_++} : no_block;
     }
-    const auto block = blocks_.back();
-    blocks_.pop_back();
+    const auto block = freed_.back();
+    freed_.pop_back();
     return block;
   }
 
   void push(block_id block) noexcept {
-    assert(blocks_.size() < blocks_.capacity());
-    blocks_.push_back(block);
+    assert(static_cast<std::size_t>(size()) < freed_.capacity());
+    freed_.push_back(block);
   }
 
   template <class Visit>
   void take_from(block_id first, Visit&& visit) noexcept {
-    std::erase_if(blocks_, [&](block_id block) {
+    std::erase_if(freed_, [&](block_id block) {
       const auto taken = block >= first;
       if (taken) {
         visit(block);
       }
       return taken;
     });
+    const auto begin = std::max(first_unused_, static_cast<std::int32_t>(first));
+    for (auto id = begin; id < end_of_unused_; ++id) {
+      visit(block_id{id});
+    }
+    end_of_unused_ = std::min(end_of_unused_, begin);
   }
 
-  [[nodiscard]] std::int32_t size() const noexcept { return static_cast<std::int32_t>(blocks_.size()); }
+  [[nodiscard]] std::int32_t size() const noexcept {
+    return static_cast<std::int32_t>(freed_.size()) + end_of_unused_ - first_unused_;
+  }
 
   template <class Visit>
   void for_each(Visit&& visit) const {
-    std::ranges::for_each(blocks_, visit);
+    std::ranges::for_each(freed_, visit);
+    for (auto id = first_unused_; id < end_of_unused_; ++id) {
+      visit(block_id{id});
+    }
   }
 
-  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return blocks_.capacity() * sizeof(block_id); }
+  [[nodiscard]] std::size_t metadata_bytes() const noexcept { return freed_.capacity() * sizeof(block_id); }
 
  private:
-  std::vector<block_id> blocks_;
+  // Unused blocks have no entries, so that a list of millions costs as little to make as one of ten.
+  std::vector<block_id> freed_;
+  std::int32_t first_unused_ = 0;
+  std::int32_t end_of_unused_;
 };
 
 static_assert(free_list<stack_free_list>);
