@@ -257,7 +257,7 @@ TEST_CASE("a disk that hangs altogether fails batches at once", "[tier][random]"
   CHECK(batch.num_served() == 10);
 }
 
-TEST_CASE("a record that is torn on disk is never served wrong", "[tier][random]") {
+TEST_CASE("a record that is torn on disk is never served wrong", "[tier][damage][random]") {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   auto random = std::mt19937{seed};
@@ -394,7 +394,7 @@ std::vector<killed_writer::note> run_and_kill(const std::function<Tier()>& open,
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("a process killed while it writes loses only what was not yet written", "[tier][random]",
+TEMPLATE_TEST_CASE("a process killed while it writes loses only what was not yet written", "[tier][damage][random]",
                    uring_files, thread_files) {
   using tier_type = basic_file_tier<TestType>;
   const auto seed = Catch::getSeed();

@@ -193,7 +193,7 @@ TEST_CASE("files opened again have their records, in any order and of another si
   CHECK(served(tier) == 90);
 }
 
-TEST_CASE("files of something else are refused and stay as they are", "[tier]") {
+TEST_CASE("files of something else are refused and stay as they are", "[tier][damage]") {
   const auto folder = temporary_folder{};
   const auto format = testing::small_record_format();
   const auto path = folder.file("a");
