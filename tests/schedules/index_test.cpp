@@ -110,6 +110,7 @@ class overtaken : public scheduled<T> {
   inline static auto num_overtaken = 0;
 
   bool compare_exchange_strong(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
+    execution::active()->concerns_others();
     return num_overtaken > 0 ? (--num_overtaken, static_cast<void>(base::load(failure)), false)
                              : base::compare_exchange_strong(expected, desired, success, failure);
   }

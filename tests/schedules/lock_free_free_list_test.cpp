@@ -41,6 +41,7 @@ class audited {
   block_id pop() {
     const auto call = call_in_progress{*this, -1};
     const auto block = list_.pop();
+    execution_.concerns_others();
     if (block == no_block) {
       execution_.expect(call.fewest_free() < 0, "refused while a block was free");
       num_free_.fetch_add(1);
@@ -56,6 +57,7 @@ class audited {
     if (block == no_block) {
       return;
     }
+    execution_.concerns_others();
     contents_[to_index(block)].write(2);
     held_[to_index(block)] = false;
     list_.push(block);
@@ -68,6 +70,7 @@ class audited {
     const auto call = call_in_progress{*this, -all};
     auto num_taken = std::int32_t{0};
     list_.take_from(first, [&](block_id block) {
+      execution_.concerns_others();
       execution_.expect(block >= first && !held_[to_index(block)], "taken though too low or held");
       held_[to_index(block)] = true;
       contents_[to_index(block)].write(3);
@@ -79,6 +82,7 @@ class audited {
   void measure() {
     const auto call = call_in_progress{*this, 0};
     const auto size = list_.size();
+    execution_.concerns_others();
     execution_.expect(size >= call.fewest_free(), "a size below all that it was");
   }
 

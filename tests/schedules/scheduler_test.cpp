@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace {
 
@@ -58,6 +59,130 @@ TEST_CASE("a lost update is found, and found again on replay", "[scheduler]") {
   const auto random = explored.random(increment_by_load_and_store, 42, 10'000);
   CHECK(random.failure == "an increment is lost");
   CHECK(explored.replay(increment_by_load_and_store, random.schedule).failure == random.failure);
+}
+
+/// Two threads of two additions each, with steps between them that do not concern the other thread.
+std::uint64_t num_schedules_of_additions(int steps_between) {
+  const auto found = explorer{{.preemptions = 3}}.exhaustive([=](execution& e) {
+    auto counter = word{0};
+    const auto constant = word{7};
+    auto own = std::array<word, 2>{};
+    for (auto thread = std::size_t{0}; thread < 2; ++thread) {
+      e.spawn([&, thread] {
+        for (auto round = 0; round < 2; ++round) {
+          for (auto i = 0; i < steps_between; ++i) {
+            own[thread].fetch_add(constant.load());
+            own[thread].notify_all();
+          }
+          counter.fetch_add(1);
+        }
+      });
+    }
+    e.run();
+    e.expect(counter.load() == 4, "an increment is lost");
+  });
+  check_complete(found);
+  return found.schedules;
+}
+
+TEST_CASE("steps that concern no other thread add no schedules", "[scheduler]") {
+  CHECK(num_schedules_of_additions(0) > 4);
+  CHECK(num_schedules_of_additions(1) == num_schedules_of_additions(0));
+  CHECK(num_schedules_of_additions(5) == num_schedules_of_additions(0));
+}
+
+/// Between load and store, the threads use words of their own.
+void increment_between_other_steps(execution& e) {
+  auto counter = word{0};
+  auto own = std::array<word, 2>{};
+  for (auto thread = std::size_t{0}; thread < 2; ++thread) {
+    e.spawn([&, thread] {
+      own[thread].store(1);
+      const auto seen = counter.load();
+      own[thread].store(2);
+      own[thread].store(3);
+      counter.store(seen + 1);
+      own[thread].store(4);
+    });
+  }
+  e.run();
+  e.expect(counter.load() == 2, "an increment is lost");
+}
+
+/// The counter is plain.
+void increment_plain_data(execution& e) {
+  auto counter = 0;
+  auto own = std::array<word, 2>{};
+  for (auto thread = std::size_t{0}; thread < 2; ++thread) {
+    e.spawn([&, thread] {
+      own[thread].store(1);
+      e.concerns_others();
+      const auto seen = counter;
+      own[thread].store(2);
+      e.concerns_others();
+      counter = seen + 1;
+    });
+  }
+  e.run();
+  e.expect(counter == 2, "an increment is lost");
+}
+
+/// The second thread uses the counter only where it comes between the first one's steps.
+void increment_now_and_then(execution& e) {
+  auto counter = word{0};
+  auto open = scheduled<bool>{false};
+  auto num_increments = std::uint32_t{1};
+  e.spawn([&] {
+    open.store(true);
+    const auto seen = counter.load();
+    counter.store(seen + 1);
+    open.store(false);
+  });
+  e.spawn([&] {
+    if (open.load()) {
+      counter.fetch_add(1);
+      ++num_increments;
+    }
+  });
+  e.run();
+  e.expect(counter.load() == num_increments, "an increment is lost");
+}
+
+/// The first thread constructs the counter, with a word for itself before it in some schedules.
+void increment_what_a_thread_constructs(execution& e) {
+  auto started = word{0};
+  auto own = std::unique_ptr<word>{};
+  auto counter = std::unique_ptr<word>{};
+  auto published = scheduled<word*>{nullptr};
+  auto num_increments = std::uint32_t{1};
+  e.spawn([&] {
+    if (started.load() != 0) {
+      own = std::make_unique<word>(0);
+    }
+    counter = std::make_unique<word>(0);
+    published.store(counter.get());
+    const auto seen = counter->load();
+    counter->store(seen + 1);
+  });
+  e.spawn([&] {
+    started.store(1);
+    if (auto* const found = published.load(); found != nullptr) {
+      found->fetch_add(1);
+      ++num_increments;
+    }
+  });
+  e.run();
+  e.expect(counter->load() == num_increments, "an increment is lost");
+}
+
+TEST_CASE("a lost update is found and replayed, whichever steps concern no other thread", "[scheduler]") {
+  for (const auto body : {increment_between_other_steps, increment_plain_data, increment_now_and_then,
+                          increment_what_a_thread_constructs}) {
+    auto explored = explorer{{.preemptions = 1}};
+    const auto found = explored.exhaustive(body);
+    CHECK(found.failure == "an increment is lost");
+    CHECK(explored.replay(body, found.schedule).failure == found.failure);
+  }
 }
 
 scenario message(std::memory_order publish, std::memory_order observe) {
@@ -372,6 +497,7 @@ TEST_CASE("fair_shared_mutex lets no thread pass a writer after max_looks attemp
     mutex.lock();
     e.spawn([&] {
       mutex.lock();
+      e.concerns_others();
       served = true;
       mutex.unlock();
     });
@@ -379,9 +505,11 @@ TEST_CASE("fair_shared_mutex lets no thread pass a writer after max_looks attemp
       mutex.unlock();
       for (auto i = 0; i < 20 && !served; ++i) {
         readers_pass ? mutex.lock_shared() : mutex.lock();
+        e.concerns_others();
         e.expect(served || e.steps(writer) < steps_to_close, "a writer was passed that has closed the door");
         passes += !served;
         readers_pass ? mutex.unlock_shared() : mutex.unlock();
+        e.concerns_others();
       }
     });
     e.run();
@@ -395,7 +523,10 @@ TEST_CASE("fair_shared_mutex lets no thread pass a writer after max_looks attemp
 /// Reports whether the first thread of an execution, a reader, waits.
 struct first_thread_waits : pagedkv::no_contention_metrics {
   static inline bool yes = false;
-  static void waited() noexcept { yes |= execution::active()->current() == 1; }
+  static void waited() noexcept {
+    execution::active()->concerns_others();
+    yes |= execution::active()->current() == 1;
+  }
 };
 
 TEST_CASE("fair_shared_mutex lets a reader wait for one writer at most", "[scheduler][fair_shared_mutex]") {
@@ -406,12 +537,14 @@ TEST_CASE("fair_shared_mutex lets a reader wait for one writer at most", "[sched
     first_thread_waits::yes = false;
     e.spawn([&] {
       mutex.lock_shared();
+      e.concerns_others();
       reader_inside = true;
       mutex.unlock_shared();
     });
     for (auto writer = 0; writer < 3; ++writer) {
       e.spawn([&] {
         mutex.lock();
+        e.concerns_others();
         writers_ahead += first_thread_waits::yes && !reader_inside;
         mutex.unlock();
       });

@@ -31,6 +31,7 @@ struct checked_stack {
   std::uint32_t pop() {
     const auto index = stack.pop(next);
     if (index != stack_type::none) {
+      e.concerns_others();
       e.expect(!held[index], "handed out twice");
       held[index] = true;
       contents[index].write(1);
@@ -40,6 +41,7 @@ struct checked_stack {
 
   void push(std::uint32_t index) {
     if (index != stack_type::none) {
+      e.concerns_others();
       contents[index].write(2);
       held[index] = false;
       stack.push(next, index);

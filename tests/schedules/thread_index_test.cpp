@@ -24,6 +24,7 @@ void claims(execution& e) {
         e.expect(index < 2, "not the lowest");
         e.expect(index < registry.limit(), "beyond the limit");
         if (index < 2) {
+          e.concerns_others();
           e.expect(!held[index], "claimed twice");
           held[index] = true;
           places[index].write(round);

@@ -26,12 +26,12 @@ class scheduled {
   scheduled& operator=(const scheduled&) = delete;
 
   [[nodiscard]] T load(std::memory_order order = std::memory_order_seq_cst) const noexcept {
-    step();
+    step(false);
     return read(pick(order), order);
   }
 
   void store(T value, std::memory_order order = std::memory_order_seq_cst) noexcept {
-    step();
+    step(true);
     append(value, order);
   }
 
@@ -40,7 +40,7 @@ class scheduled {
   }
 
   bool compare_exchange_strong(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
-    step();
+    step(true);
     return replace(expected, desired, success, failure);
   }
 
@@ -49,7 +49,7 @@ class scheduled {
   }
 
   bool compare_exchange_weak(T& expected, T desired, std::memory_order success, std::memory_order failure) noexcept {
-    step();
+    step(true);
     if (newest().value == expected && now().surprise(2) != 0) {
       return false;
     }
@@ -82,7 +82,7 @@ class scheduled {
   /// more. But where a notification begins with a mere load, a processor that lets loads pass earlier stores breaks the
   /// guarantee, as x86 does after a release store.
   void wait(T old, std::memory_order order = std::memory_order_seq_cst) const noexcept {
-    for (step(); read(pick(std::memory_order_seq_cst), order) == old; step()) {
+    for (step(false); read(pick(std::memory_order_seq_cst), order) == old; step(false)) {
       now().sleep(this);
     }
   }
@@ -105,7 +105,7 @@ class scheduled {
     return *execution::active();
   }
 
-  static void step() { now().step(); }
+  void step(bool writes) const { now().step(object_, writes); }
 
   [[nodiscard]] const written& newest() const { return history_[size_ - 1]; }
 
@@ -172,7 +172,7 @@ class scheduled {
 
   template <class Change>
   T modify(std::memory_order order, Change change) {
-    step();
+    step(true);
     return replace_newest(order, change);
   }
 
@@ -195,10 +195,11 @@ class scheduled {
   }
 
   void wake(bool all) {
-    step();
+    step(true);
     now().wake(this, all);
   }
 
+  object_id object_ = now().new_object();
   // Not a vector: scenes are set up anew for every schedule, and most words are rarely written.
   std::array<written, remembered> history_;
   std::size_t size_ = 0;

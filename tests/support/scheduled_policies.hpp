@@ -40,7 +40,10 @@ class one_step_free_list {
     std::ranges::for_each(taken, visit);  // which may let other threads run
   }
 
-  [[nodiscard]] std::int32_t size() const noexcept { return blocks_.size(); }
+  [[nodiscard]] std::int32_t size() const noexcept {
+    static_cast<void>(operations_.load(std::memory_order_acquire));
+    return blocks_.size();
+  }
   template <class Visit>
   void for_each(Visit&& visit) const {
     blocks_.for_each(visit);
@@ -60,7 +63,8 @@ struct stepwise_lock_free : basic_lock_free<Atomic> {};
 template <template <class> class Atomic = scheduled>
 struct scheduled_lock_free : basic_lock_free<Atomic> {};
 
-/// A mutex of the scheduler's threads.
+/// A mutex of the scheduler's threads. What it guards is plain: schedules switch before each of its steps, whether or not
+/// others lock it, so that they find where another thread omits to.
 class scheduled_mutex {
  public:
   void lock() noexcept {
@@ -68,7 +72,11 @@ class scheduled_mutex {
       locked_.wait(true, std::memory_order_seq_cst);
     }
   }
-  [[nodiscard]] bool try_lock() noexcept { return !locked_.exchange(true, std::memory_order_acquire); }
+  [[nodiscard]] bool try_lock() noexcept {
+    const auto was_locked = locked_.exchange(true, std::memory_order_acquire);
+    execution::active()->concerns_others();
+    return !was_locked;
+  }
   void unlock() noexcept {
     locked_.store(false, std::memory_order_seq_cst);  // a notification follows
     locked_.notify_one();

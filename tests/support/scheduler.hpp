@@ -37,6 +37,7 @@ class vector_clock {
 
 /// One decision of a schedule: `chosen` of `options`; 0 is the behaviour without the scheduler.
 struct decision {
+  std::size_t position = 0;  // among those that an execution with a choice before each step would make
   std::uint32_t options = 1;
   std::uint32_t chosen = 0;
 };
@@ -51,6 +52,77 @@ struct bounds {
   std::uint32_t max_steps = 5'000;  // in one schedule; more is no progress
 };
 
+/// An atomic object of an execution: which thread constructed it, and how many this thread had constructed before. A
+/// schedule that is repeated constructs the same objects, though elsewhere in memory.
+struct object_id {
+  std::uint32_t thread = 0;
+  std::uint32_t number = 0;
+};
+
+/// The objects that are common to threads of some execution: two touched them, and one of the two wrote.
+///
+/// Schedules need no choice before a step on any other object. Such a step, with the plain code behind it, commutes with
+/// those of other threads, so a thread that is preempted before it may as well continue up to its next step on a common
+/// object. Happens-before and the values that loads may return stay the same, and there are no more preemptions: if the
+/// thread ends or sleeps first, the switch is none. (Persistent sets of one thread: Godefroid, "Partial-order methods for
+/// the verification of concurrent systems", LNCS 1032, 1996; under a bound of preemptions, with synchronisation in
+/// place of common objects: Musuvathi and Qadeer, "Iterative context bounding", PLDI 2007.)
+///
+/// Executions tell which objects are common. An exploration that finds no further one has not missed any: until a step
+/// makes a further object common, a schedule equals an explored one, which has that step, too.
+///
+/// All this supposes that threads meet in steps only. Plain data that steps order is no exception, and `scheduled_data`
+/// reports if they do not, whichever thread comes first. Where several threads use other plain data, as a test's own
+/// records, they call `execution::concerns_others`.
+class common_objects {
+ public:
+  /// Before each execution.
+  void begin() { ++execution_; }
+
+  [[nodiscard]] bool contain(object_id object) { return at(object).contained; }
+
+  void touch(object_id object, std::size_t thread, bool writes) {
+    auto& touched = at(object);
+    if (touched.execution != execution_) {
+      touched.execution = execution_;
+      touched.threads = 0;
+      touched.written = false;
+    }
+    touched.threads |= 1U << thread;
+    touched.written |= writes;
+    if (touched.written && (touched.threads & (touched.threads - 1)) != 0) {
+      insert(object);
+    }
+  }
+
+  void insert(object_id object) {
+    num_contained_ += !at(object).contained;
+    at(object).contained = true;
+  }
+
+  [[nodiscard]] std::size_t size() const { return num_contained_; }
+
+ private:
+  struct knowledge {
+    std::uint64_t execution = 0;  // that touched it last
+    std::uint32_t threads = 0;    // of that execution: a bit each
+    bool written = false;         // in that execution
+    bool contained = false;
+  };
+
+  [[nodiscard]] knowledge& at(object_id object) {
+    auto& of_thread = objects_[object.thread];
+    if (of_thread.size() <= object.number) {
+      of_thread.resize(2 * std::size_t{object.number} + 1);
+    }
+    return of_thread[object.number];
+  }
+
+  std::array<std::vector<knowledge>, max_threads> objects_;
+  std::uint64_t execution_ = 0;
+  std::size_t num_contained_ = 0;
+};
+
 /// A thread that is stopped before the step after its first `steps`, and continues when all others have ended.
 struct stop {
   std::size_t thread = 0;
@@ -60,8 +132,10 @@ struct stop {
 /// One run of a scenario under one schedule. The scenario sets its scene, spawns threads, calls `run`, and checks.
 class execution {
  public:
-  execution(std::vector<std::unique_ptr<fiber>>& fibers, const bounds& limits, decide source, stop stopped = {})
-      : fibers_(fibers), limits_(limits), decide_(std::move(source)), stop_(stopped) {
+  /// With `common`, schedules switch before steps on these objects only, and the execution adds to them.
+  execution(std::vector<std::unique_ptr<fiber>>& fibers, const bounds& limits, decide source, stop stopped = {},
+            common_objects* common = nullptr)
+      : fibers_(fibers), limits_(limits), decide_(std::move(source)), stop_(stopped), common_(common) {
     active_ = this;
     trace_.reserve(usual_decisions);
     clocks_[0].tick(0);
@@ -134,8 +208,15 @@ class execution {
   /// only.
   void tick() { clocks_[current_].tick(current_); }
 
+  /// A name for an object that the running thread constructs.
+  [[nodiscard]] object_id new_object() {
+    const auto object = object_id{static_cast<std::uint32_t>(current_), num_constructed_[current_]++};
+    touch(object, true);
+    return object;
+  }
+
   /// Every instrumented operation starts here: the schedule may switch to another thread before it.
-  void step() {
+  void step(object_id object, bool writes) {
     tick();
     if (current_ == 0) {
       return;
@@ -148,9 +229,18 @@ class execution {
     if (halted(current_)) {
       fibers_[current_ - 1]->leave();
     } else {
-      may_preempt();
+      may_preempt(object);
     }
     ++steps_[current_];
+    last_[current_] = object;
+    touch(object, writes);
+  }
+
+  /// Plain code of the running thread, since its last step, reads or writes what other threads write or read.
+  void concerns_others() {
+    if (common_ != nullptr && steps_[current_] != 0) {
+      common_->insert(last_[current_]);
+    }
   }
 
   /// Sleeps until `wake(place)`. Only from inside a thread.
@@ -194,12 +284,22 @@ class execution {
     std::array<std::uint8_t, max_threads> threads_;
   };
 
-  void may_preempt() {
+  void touch(object_id object, bool writes) {
+    if (common_ != nullptr && current_ != 0) {
+      common_->touch(object, current_, writes);
+    }
+  }
+
+  void may_preempt(object_id before) {
     if (current_ == stop_.thread || preemptions_ == limits_.preemptions) {
       return;
     }
     const auto others = ready_except(current_);
     if (others.empty()) {
+      return;
+    }
+    if (common_ != nullptr && !common_->contain(before)) {
+      ++position_;
       return;
     }
     const auto chosen = choose(static_cast<std::uint32_t>(others.size()) + 1);
@@ -246,8 +346,8 @@ class execution {
   }
 
   [[nodiscard]] std::uint32_t choose(std::uint32_t options) {
-    const auto chosen = decide_(trace_.size(), options);
-    trace_.push_back({options, chosen});
+    const auto chosen = decide_(position_, options);
+    trace_.push_back({position_++, options, chosen});
     return chosen;
   }
 
@@ -258,6 +358,7 @@ class execution {
   const bounds& limits_;
   decide decide_;
   stop stop_;
+  common_objects* common_;
   std::size_t num_threads_ = 0;
   std::size_t current_ = 0;
   std::size_t next_ = 0;
@@ -265,7 +366,10 @@ class execution {
   std::uint32_t surprises_ = 0;
   std::uint32_t total_steps_ = 0;
   bool abandoned_ = false;
+  std::size_t position_ = 0;
+  std::array<std::uint32_t, max_threads> num_constructed_{};
   std::array<std::uint32_t, max_threads> steps_{};
+  std::array<object_id, max_threads> last_{};  // that a step was on
   std::array<const void*, max_threads> blocked_{};
   std::array<vector_clock, max_threads> clocks_{};
   std::vector<decision> trace_;
@@ -288,17 +392,25 @@ class explorer {
  public:
   explicit explorer(const bounds& limits = {}) : limits_(limits) {}
 
-  /// Every schedule within the bounds, depth first, until one fails.
+  /// Every schedule within the bounds, depth first, until one fails; of those that differ only in the moments of steps
+  /// that concern no other thread, one.
   [[nodiscard]] finding exhaustive(const scenario& body) {
     auto result = finding{};
     auto path = std::vector<decision>{};
+    auto common = common_objects{};
     while (result.schedules < limits_.max_schedules) {
-      const auto follow = [&](std::size_t position, std::uint32_t) {
-        return position < path.size() ? path[position].chosen : 0;
+      const auto follow = [&, depth = std::size_t{0}](std::size_t, std::uint32_t) mutable {
+        const auto at = depth++;
+        return at < path.size() ? path[at].chosen : 0;
       };
-      path = once(body, follow, {}, result);
+      const auto num_common = common.size();
+      path = once(body, follow, {}, result, &common);
       if (!result.failure.empty()) {
         return result;
+      }
+      if (common.size() != num_common) {
+        path.clear();  // earlier schedules lacked choices
+        continue;
       }
       while (!path.empty() && path.back().chosen + 1 == path.back().options) {
         path.pop_back();
@@ -381,8 +493,12 @@ class explorer {
   }
 
  private:
-  std::vector<decision> once(const scenario& body, decide source, stop stopped, finding& result) {
-    auto run = execution{fibers_, limits_, std::move(source), stopped};
+  std::vector<decision> once(const scenario& body, decide source, stop stopped, finding& result,
+                             common_objects* common = nullptr) {
+    if (common != nullptr) {
+      common->begin();
+    }
+    auto run = execution{fibers_, limits_, std::move(source), stopped, common};
     body(run);
     ++result.schedules;
     result.failure = run.failure();
@@ -394,9 +510,9 @@ class explorer {
 
   [[nodiscard]] static std::string text_of(const std::vector<decision>& trace) {
     auto text = std::ostringstream{};
-    for (auto i = std::size_t{0}; i < trace.size(); ++i) {
-      if (trace[i].chosen != 0) {
-        text << i << ':' << trace[i].chosen << ' ';
+    for (const auto& made : trace) {
+      if (made.chosen != 0) {
+        text << made.position << ':' << made.chosen << ' ';
       }
     }
     return text.str();
