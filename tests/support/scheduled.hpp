@@ -91,14 +91,15 @@ class scheduled {
   void notify_all() noexcept { wake(true); }
 
  private:
+  // Without initial values: most words are rarely written, and scenes are set up anew for every schedule.
   struct written {
-    T value{};
-    std::size_t thread = 0;
-    std::uint32_t step = 0;  // of that thread
-    vector_clock released;   // visible to an acquiring reader
+    T value;
+    std::uint32_t thread;
+    std::uint32_t step;     // of that thread
+    vector_clock released;  // visible to an acquiring reader
   };
 
-  static constexpr auto remembered = std::size_t{6};
+  static constexpr auto remembered = std::uint32_t{6};
 
   [[nodiscard]] static execution& now() {
     assert(execution::active() != nullptr);
@@ -125,13 +126,14 @@ class scheduled {
   }
 
   // Selects the value that a load sees among the remembered ones.
-  [[nodiscard]] std::size_t pick(std::memory_order order) const {
-    return size_ - 1 - now().surprise(static_cast<std::uint32_t>(size_ - oldest_visible(order)));
+  [[nodiscard]] std::uint32_t pick(std::memory_order order) const {
+    const auto ordinary = size_ - 1;
+    return now().may_surprise() ? ordinary - now().surprise(size_ - oldest_visible(order)) : ordinary;
   }
 
   // The oldest value that this thread may still see: neither overwritten in the thread's past, nor older than a value
   // that the thread has seen here or that earlier sequentially consistent operations have seen.
-  [[nodiscard]] std::size_t oldest_visible(std::memory_order order) const {
+  [[nodiscard]] std::uint32_t oldest_visible(std::memory_order order) const {
     const auto seen = std::max(seen_[now().current()], order == std::memory_order_seq_cst ? agreed_ : 0);
     auto index = size_ - 1;
     while (index > 0 && forgotten_ + index > seen && history_[index].step > now().clock()[history_[index].thread]) {
@@ -140,7 +142,7 @@ class scheduled {
     return index;
   }
 
-  T read(std::size_t index, std::memory_order order) const {
+  T read(std::uint32_t index, std::memory_order order) const {
     note_seen(forgotten_ + index, order);
     if (acquires(order)) {
       now().clock().join(history_[index].released);
@@ -153,7 +155,7 @@ class scheduled {
     if (releases(order)) {
       released.join(now().clock());
     }
-    const auto thread = now().current();
+    const auto thread = static_cast<std::uint32_t>(now().current());
     if (size_ == remembered) {
       std::move(history_.begin() + 1, history_.end(), history_.begin());
       --size_;
@@ -163,7 +165,7 @@ class scheduled {
     note_seen(forgotten_ + size_ - 1, order);
   }
 
-  void note_seen(std::size_t which, std::memory_order order) const {
+  void note_seen(std::uint32_t which, std::memory_order order) const {
     seen_[now().current()] = which;
     if (order == std::memory_order_seq_cst) {
       agreed_ = which;
@@ -200,12 +202,11 @@ class scheduled {
   }
 
   object_id object_ = now().new_object();
-  // Not a vector: scenes are set up anew for every schedule, and most words are rarely written.
-  std::array<written, remembered> history_;
-  std::size_t size_ = 0;
-  std::size_t forgotten_ = 0;
-  mutable std::array<std::size_t, max_threads> seen_{};
-  mutable std::size_t agreed_ = 0;  // the newest that a sequentially consistent operation has written or seen
+  std::array<written, remembered> history_;  // not a vector, for the same reason
+  std::uint32_t size_ = 0;
+  std::uint32_t forgotten_ = 0;
+  mutable std::array<std::uint32_t, max_threads> seen_{};
+  mutable std::uint32_t agreed_ = 0;  // the newest that a sequentially consistent operation has written or seen
 };
 
 /// A plain value that reports when two threads access it, at least one writing, without happens-before.

@@ -32,7 +32,7 @@ class vector_clock {
   [[nodiscard]] std::uint32_t operator[](std::size_t thread) const { return steps_[thread]; }
 
  private:
-  std::array<std::uint32_t, max_threads> steps_{};
+  std::array<std::uint32_t, max_threads> steps_;  // no initial values: most of a history is never used
 };
 
 /// One decision of a schedule: `chosen` of `options`; 0 is the behaviour without the scheduler.
@@ -260,9 +260,12 @@ class execution {
     }
   }
 
+  /// Whether the bounds permit a surprising event now.
+  [[nodiscard]] bool may_surprise() const { return current_ != 0 && surprises_ != limits_.surprises; }
+
   /// Whether a surprising but permitted event happens now, and which of `options` kinds; 0 is the ordinary case.
   [[nodiscard]] std::uint32_t surprise(std::uint32_t options) {
-    if (options < 2 || current_ == 0 || surprises_ == limits_.surprises) {
+    if (options < 2 || !may_surprise()) {
       return 0;
     }
     const auto chosen = choose(options);
