@@ -63,8 +63,8 @@ struct stepwise_lock_free : basic_lock_free<Atomic> {};
 template <template <class> class Atomic = scheduled>
 struct scheduled_lock_free : basic_lock_free<Atomic> {};
 
-/// A mutex of the scheduler's threads. What it guards is plain: schedules switch before each of its steps, whether or not
-/// others lock it, so that they find where another thread omits to.
+/// A mutex of the scheduler's threads. It guards plain data, which another thread may use unguarded. So schedules have
+/// a choice before each of its steps, also if no other thread locks it.
 class scheduled_mutex {
  public:
   void lock() noexcept {

@@ -61,12 +61,12 @@ struct object_id {
 
 /// The objects that are common to threads of some execution: two touched them, and one of the two wrote.
 ///
-/// Schedules need no choice before a step on any other object. Such a step, with the plain code behind it, commutes with
-/// those of other threads, so a thread that is preempted before it may as well continue up to its next step on a common
-/// object. Happens-before and the values that loads may return stay the same, and there are no more preemptions: if the
-/// thread ends or sleeps first, the switch is none. (Persistent sets of one thread: Godefroid, "Partial-order methods for
-/// the verification of concurrent systems", LNCS 1032, 1996; under a bound of preemptions, with synchronisation in
-/// place of common objects: Musuvathi and Qadeer, "Iterative context bounding", PLDI 2007.)
+/// Schedules need no choice before a step on any other object. Such a step, with the plain code behind it, commutes
+/// with those of other threads, so a thread that is preempted before it may as well continue up to its next step on a
+/// common object. Happens-before and the values that loads may return stay the same, and there are no more preemptions:
+/// if the thread ends or sleeps first, the switch is none. (Persistent sets of one thread: Godefroid, "Partial-order
+/// methods for the verification of concurrent systems", LNCS 1032, 1996; under a bound of preemptions, with
+/// synchronisation in place of common objects: Musuvathi and Qadeer, "Iterative context bounding", PLDI 2007.)
 ///
 /// Executions tell which objects are common. An exploration that finds no further one has not missed any: until a step
 /// makes a further object common, a schedule equals an explored one, which has that step, too.
