@@ -212,7 +212,7 @@ template <class T>
   return value;
 }
 
-[[nodiscard]] inline std::uint32_t lane_in_wave() noexcept { return here().current().index % here().work().wave_size; }
+[[nodiscard]] inline std::uint32_t lane_in_wave() noexcept { return here().current().index_in_wave; }
 
 /// `choose(lane, width)` names the lane to read from. A lane outside the caller's own group of `width` lanes yields the
 /// caller's own value.
@@ -273,9 +273,11 @@ template <class T>
                                                const executor::call_site& where = executor::call_site::current()) {
   auto& group = executor::here();
   group.meet_wave(predicate != 0, group.work().wave_size, where);
+  const auto num_lanes = group.lanes_in_wave();
+  const auto* const brought = group.exchanged_up_to(num_lanes - 1);
   auto votes = 0ULL;
-  for (auto i = std::uint32_t{0}; i < group.lanes_in_wave(); ++i) {
-    votes |= static_cast<unsigned long long>(group.exchanged(i)) << i;
+  for (auto i = std::uint32_t{0}; i < num_lanes; ++i) {
+    votes |= static_cast<unsigned long long>(brought[i]) << i;
   }
   return votes;
 }

@@ -223,9 +223,10 @@ struct meeting {
   std::uint32_t width = 0;
   call_site where;
 
+  /// Lanes at one place mostly have the very same name of its file.
   [[nodiscard]] bool same_place(const meeting& other) const noexcept {
     return what == other.what && width == other.width && where.line == other.where.line &&
-           std::strcmp(where.file, other.where.file) == 0;
+           (where.file == other.where.file || std::strcmp(where.file, other.where.file) == 0);
   }
 
   [[nodiscard]] std::string text() const {
@@ -233,11 +234,21 @@ struct meeting {
   }
 };
 
+/// Lanes that run in step, and the values that they bring to their meetings.
+struct wave {
+  std::uint32_t num_lanes = 0;
+  std::uint64_t meetings = 0;
+  // Two, because a lane may write its next value before another lane has read its previous one.
+  std::array<std::array<std::uint64_t, 64>, 2> values{};
+};
+
 struct lane {
   enum class state : std::uint8_t { ready, waiting, finished };
 
   std::unique_ptr<fiber> stack;
   std::uint32_t index = 0;
+  std::uint32_t index_in_wave = 0;
+  wave* own_wave = nullptr;
   kernels::extent thread;
   state now = state::finished;
   meeting at;
@@ -282,22 +293,27 @@ class workgroup {
 
   /// Waits for every lane of the wave; afterwards `exchanged` returns the value that each lane brought.
   void meet_wave(std::uint64_t brought, std::uint32_t width, const call_site& where) {
-    auto& wave = waves_[wave_of(*current_)];
     if (width == 0 || width > work_->wave_size || (width & (width - 1)) != 0) {
       report(fault_kind::invalid_wave_operation, "width " + std::to_string(width) + " at " + describe(where));
     }
-    wave.values[wave.meetings % 2][current_->index % work_->wave_size] = brought;
+    auto& own = *current_->own_wave;
+    own.values[own.meetings % 2][current_->index_in_wave] = brought;
     wait({meeting::kind::wave, width, where});
   }
 
   /// The value that a lane of the current wave brought to the meeting that the current lane has just left.
   [[nodiscard]] std::uint64_t exchanged(std::uint32_t lane_in_wave) {
-    const auto& wave = waves_[wave_of(*current_)];
-    if (lane_in_wave >= wave.num_lanes) {
+    return exchanged_up_to(lane_in_wave)[lane_in_wave];
+  }
+
+  /// The values of all lanes up to this one.
+  [[nodiscard]] const std::uint64_t* exchanged_up_to(std::uint32_t last_lane) {
+    const auto& own = *current_->own_wave;
+    if (last_lane >= own.num_lanes) {
       report(fault_kind::invalid_wave_operation,
-             "lane " + std::to_string(lane_in_wave) + " of a wave of " + std::to_string(wave.num_lanes));
+             "lane " + std::to_string(last_lane) + " of a wave of " + std::to_string(own.num_lanes));
     }
-    return wave.values[(wave.meetings - 1) % 2][lane_in_wave];
+    return own.values[(own.meetings - 1) % 2].data();
   }
 
   /// Ends the workgroup on behalf of the current lane.
@@ -308,7 +324,7 @@ class workgroup {
 
   [[nodiscard]] const lane& current() const noexcept { return *current_; }
   [[nodiscard]] const launch& work() const noexcept { return *work_; }
-  [[nodiscard]] std::uint32_t lanes_in_wave() const noexcept { return waves_[wave_of(*current_)].num_lanes; }
+  [[nodiscard]] std::uint32_t lanes_in_wave() const noexcept { return current_->own_wave->num_lanes; }
   [[nodiscard]] kernels::extent index() const noexcept { return index_; }
 
   /// Barriers passed since the workgroup started.
@@ -320,13 +336,6 @@ class workgroup {
   [[nodiscard]] std::byte* dynamic_shared() noexcept { return dynamic_shared_.data(); }
 
  private:
-  struct wave_state {
-    std::uint32_t num_lanes = 0;
-    std::uint64_t meetings = 0;
-    // Two, because a lane may write its next value before another lane has read its previous one.
-    std::array<std::array<std::uint64_t, 64>, 2> values{};
-  };
-
   void start(const launch& work, kernels::extent index) {
     static auto num_runs = std::atomic<std::uint64_t>{0};
     work_ = &work;
@@ -336,17 +345,23 @@ class workgroup {
     dynamic_shared_.assign(work.dynamic_shared_bytes, std::byte{0xFF});
     const auto shape = work.workgroup;
     num_lanes_ = shape.x * shape.y * shape.z;
-    waves_.assign((num_lanes_ + work.wave_size - 1) / work.wave_size, wave_state{});
+    waves_.resize((num_lanes_ + work.wave_size - 1) / work.wave_size);
+    for (auto& each : waves_) {
+      each.num_lanes = 0;
+      each.meetings = 0;
+    }
     while (lanes_.size() < num_lanes_) {
       lanes_.emplace_back().stack = std::make_unique<fiber>(stack_bytes);
     }
     for (auto i = std::uint32_t{0}; i < num_lanes_; ++i) {
       auto& each = lanes_[i];
       each.index = i;
+      each.index_in_wave = i % work.wave_size;
+      each.own_wave = &waves_[i / work.wave_size];
       each.thread = kernels::extent{i % shape.x, i / shape.x % shape.y, i / shape.x / shape.y};
       each.now = lane::state::ready;
       each.stack->assign([this] { run_body(); });
-      ++waves_[wave_of(each)].num_lanes;
+      ++each.own_wave->num_lanes;
     }
   }
 
@@ -446,8 +461,6 @@ class workgroup {
     }
   }
 
-  [[nodiscard]] std::size_t wave_of(const lane& which) const noexcept { return which.index / work_->wave_size; }
-
   const launch* work_ = nullptr;
   kernels::extent index_;
   std::uint32_t num_lanes_ = 0;
@@ -455,7 +468,7 @@ class workgroup {
   std::uint64_t run_number_ = 0;
   lane* current_ = nullptr;
   std::vector<lane> lanes_;
-  std::vector<wave_state> waves_;
+  std::vector<wave> waves_;
   std::vector<std::byte> dynamic_shared_;
   std::optional<fault> fault_;
 };

@@ -124,7 +124,10 @@ inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}
 
 /// Lanes of the wave see what others wrote to shared memory before.
-inline void meet_wave() { static_cast<void>(any(0)); }
+inline void meet_wave() {
+  auto& group = executor::here();
+  group.meet_wave(0, group.work().wave_size, executor::call_site::current());
+}
 
 /// Does what `meet_wave` does, where all lanes of the workgroup call it: the executor knows an order of shared memory
 /// only between barriers.

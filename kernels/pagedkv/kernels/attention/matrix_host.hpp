@@ -189,18 +189,16 @@ struct matrix_unit {
     const auto lane = static_cast<int>(executor::lane_in_wave());
     const auto wave_size = group.work().wave_size;
     group.meet_wave(reinterpret_cast<std::uintptr_t>(&own), wave_size, where);
-    const operands* of_lane[64];
-    for (auto other = std::uint32_t{0}; other < wave_size; ++other) {
-      of_lane[other] = reinterpret_cast<const operands*>(group.exchanged(other));
-    }
+    const auto* const brought = group.exchanged_up_to(wave_size - 1);
+    const auto of_lane = [&](int other) { return reinterpret_cast<const operands*>(brought[other]); };
     for (auto i = 0; i < static_cast<int>(Sums); ++i) {
       const auto row = row_of(lane, i);
       const auto column = column_of(lane, i);
       for (auto k = 0; k < 16; ++k) {
         const auto in_a = position_of_a(row, k);
         const auto in_b = position_of_b(k, column);
-        into[i] += of_lane[in_a.lane]->a[in_a.register_index * 2 + k % 2] *
-                   of_lane[in_b.lane]->b[in_b.register_index * 2 + k % 2];
+        into[i] += of_lane(in_a.lane)->a[in_a.register_index * 2 + k % 2] *
+                   of_lane(in_b.lane)->b[in_b.register_index * 2 + k % 2];
       }
     }
     // No lane may write its next operands before all lanes have read these.
