@@ -15,6 +15,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -238,7 +239,8 @@ using record_header = sealed_header<record_numbers>;
   if (record.size() != format.record_bytes()) {
     return false;
   }
-  std::ranges::fill(record.subspan(format.header_bytes() + format.payload_bytes()), std::byte{});
+  const auto padding = record.subspan(format.header_bytes() + format.payload_bytes());
+  std::memset(padding.data(), 0, padding.size());
   const auto numbers =
       detail::record_numbers{detail::rest_checksum(format, record),     identity.key,      identity.parent,
                              static_cast<std::uint64_t>(identity.salt), identity.position, identity.index};

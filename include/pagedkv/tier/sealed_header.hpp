@@ -3,7 +3,6 @@
 #include <xxhash.h>
 #include <pagedkv/detail/runs.hpp>
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -58,7 +57,7 @@ class sealed_header {
     auto first = fields{};
     first.size = to.size();
     first.numbers = numbers;
-    std::ranges::fill(to, std::byte{});
+    std::memset(to.data(), 0, to.size());
     auto at = to.subspan(sizeof(fields));
     for (std::size_t i = 0; i < parts.size(); ++i) {
       first.part_bytes[i] = parts[i].size();
