@@ -51,6 +51,7 @@ TEMPLATE_TEST_CASE("attention on the host over the blocks of lists agrees with i
         CAPTURE(static_cast<int>(kind), group_size, block_size);
         auto shape = make_readers(kind, group_size);
         shape.block_size = block_size;
+        shape.listed.back() = block_size > 16 ? 11 : 40;  // a few chunks of tokens where blocks are large
         auto attention = attention_under_test<TestType>{shape, random};
         check_against_reference(attention);
         CHECK(attention.output_at(3, 0, 0) == 0);
@@ -104,7 +105,7 @@ TEMPLATE_TEST_CASE("a row's list decides its bits, whatever the threads and the 
   CHECK(std::vector{attention.output_of_row(0), attention.output_of_row(1)} == expected);
   for (auto row = std::size_t{0}; row < 2; ++row) {
     REQUIRE(attention.attend_alone(row));
-    CHECK(attention.output_of_row(row) == expected[row]);
+    CHECK(first_difference(attention.output_of_row(row), expected[row]) == no_difference);
   }
 }
 

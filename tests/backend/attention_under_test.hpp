@@ -131,13 +131,16 @@ class attention_under_test {
   }
 
   [[nodiscard]] std::vector<float> output_of_row(std::size_t row) const {
-    auto numbers = std::vector<float>{};
+    const auto dim = static_cast<std::size_t>(value_dim());
+    const auto num_rows = static_cast<std::size_t>((query_indptr_[row + 1] - query_indptr_[row]) * num_heads());
+    auto numbers = std::vector<float>(num_rows * (dim + 1));
+    auto rest = std::span{numbers};
     for (auto query = query_indptr_[row]; query < query_indptr_[row + 1]; ++query) {
       for (auto head = 0; head < num_heads(); ++head) {
-        for (auto d = 0; d < value_dim(); ++d) {
-          numbers.push_back(output_at(query, head, d));
-        }
-        numbers.push_back(log_sum_exp(query, head));
+        const auto first = query * output_token_stride() + head * output_head_stride();
+        decode_row<Output>(std::span{output_}.subspan(static_cast<std::size_t>(first), dim), 1.0f, rest.first(dim));
+        rest[dim] = log_sum_exp(query, head);
+        rest = rest.subspan(dim + 1);
       }
     }
     return numbers;
@@ -239,8 +242,8 @@ class attention_under_test {
     }
     auto keys = std::vector<float>(static_cast<std::size_t>(length * heads * dim));
     auto values = std::vector<float>(static_cast<std::size_t>(length * heads * value_dim()));
-    std::ranges::generate(keys, [&] { return draw_number(shape_.magnitude, random); });
-    std::ranges::generate(values, [&] { return draw_number(shape_.magnitude, random); });
+    draw_numbers(keys, shape_.magnitude, random);
+    draw_numbers(values, shape_.magnitude, random);
     host::append<element_type>(
         storage_.view(), layer, slots, {keys.data(), heads * dim, dim, length, shape_.num_kv_heads, shape_.head_dim},
         {values.data(), heads * value_dim(), value_dim(), length, shape_.num_kv_heads, value_dim()})
@@ -264,8 +267,10 @@ class attention_under_test {
 
   template <class Random>
   void fill_queries(Random& random) {
-    queries_.resize(static_cast<std::size_t>(query_indptr_.back() * token_stride()));
-    std::ranges::generate(queries_, [&] { return Input::encode(draw_number(shape_.magnitude, random), 1.0f); });
+    auto numbers = std::vector<float>(static_cast<std::size_t>(query_indptr_.back() * token_stride()));
+    draw_numbers(numbers, shape_.magnitude, random);
+    queries_.resize(numbers.size());
+    encode_row<Input>(numbers, queries_);
   }
 
   [[nodiscard]] attention_problem problem_of(std::size_t row) const {

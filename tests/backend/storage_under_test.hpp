@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../support/first_difference.hpp"
 #include "../support/static_scales.hpp"
 
 #include <pagedkv/policy/allocator/host_allocator.hpp>

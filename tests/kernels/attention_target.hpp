@@ -322,8 +322,8 @@ class attention_batch_under_test {
     auto value = std::vector<float>(static_cast<std::size_t>(asked_.num_kv_heads * value_dim()));
     for (auto row = std::size_t{0}; row < asked_.lengths.size(); ++row) {
       for (auto token = num_shared(row); token < asked_.lengths[row]; ++token) {
-        std::generate(key.begin(), key.end(), [&] { return draw_number(asked_.magnitude, random_); });
-        std::generate(value.begin(), value.end(), [&] { return draw_number(asked_.magnitude, random_); });
+        draw_numbers(key, asked_.magnitude, random_);
+        draw_numbers(value, asked_.magnitude, random_);
         const auto block = indices_[static_cast<std::size_t>(indptr_[row] + token / asked_.block_size)];
         const auto slots =
             std::vector{slot{static_cast<std::int64_t>(block) * asked_.block_size + token % asked_.block_size}};
@@ -350,12 +350,12 @@ class attention_batch_under_test {
 
   void fill_queries() {
     queries_.assign(static_cast<std::size_t>(num_query_tokens() * token_stride()), canary());
+    auto numbers = std::vector<float>(static_cast<std::size_t>(asked_.head_dim));
     for (auto i = 0; i < num_query_tokens(); ++i) {
       for (auto head = 0; head < num_heads(); ++head) {
-        for (auto dim = 0; dim < asked_.head_dim; ++dim) {
-          queries_[static_cast<std::size_t>(i * token_stride() + head * head_stride() + dim)] =
-              Input::encode(draw_number(asked_.magnitude, random_), 1.0F);
-        }
+        draw_numbers(numbers, asked_.magnitude, random_);
+        const auto first = static_cast<std::size_t>(i * token_stride() + head * head_stride());
+        encode_row<Input>(numbers, std::span(queries_).subspan(first, numbers.size()));
       }
     }
   }

@@ -55,12 +55,8 @@ template <class T>
 }
 
 [[nodiscard]] inline std::vector<std::byte> random_bytes(std::size_t size, std::mt19937& random) {
-  // By words: a draw for each byte would take most of a test's time.
   auto bytes = std::vector<std::byte>(size);
-  for (auto i = std::size_t{0}; i < size; i += sizeof(std::uint32_t)) {
-    const auto word = static_cast<std::uint32_t>(random());
-    std::memcpy(bytes.data() + i, &word, std::min(sizeof(word), size - i));
-  }
+  draw_bytes(bytes, random);
   return bytes;
 }
 
@@ -91,10 +87,11 @@ struct rows_of {
   }
 
   void fill(std::int64_t tokens, std::int64_t heads, std::mt19937& random, float magnitude) {
+    auto numbers_of_row = std::vector<float>(static_cast<std::size_t>(head_dim));
     for (auto token = std::int64_t{0}; token < tokens; ++token) {
       for (auto head = std::int64_t{0}; head < heads; ++head) {
-        std::generate_n(row(token, head), head_dim,
-                        [&] { return Element::encode(draw_number(magnitude, random), 1.0F); });
+        draw_numbers(numbers_of_row, magnitude, random);
+        encode_row<Element>(numbers_of_row, std::span(row(token, head), numbers_of_row.size()));
       }
     }
   }

@@ -13,6 +13,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -242,13 +243,15 @@ TEST_CASE("a pool that holds a request is enough for it", "[llama]") {
   sizes.num_drafts = static_cast<std::size_t>(GENERATE(0, 3));
   const auto num_samples = static_cast<std::size_t>(GENERATE(1, 3));
   for (const auto& [prompt, tokens, logits] : model.cases) {
-    sizes.num_blocks = 8;
-    auto engine = make_engine(loaded(model.name), sizes);
-    while (!engine->fits(prompt.size(), tokens.size(), num_samples)) {
-      ++sizes.num_blocks;
-      engine = make_engine(loaded(model.name), sizes);
-    }
+    const auto fits = [&](std::int32_t num_blocks) {
+      sizes.num_blocks = num_blocks;
+      return make_engine(loaded(model.name), sizes)->fits(prompt.size(), tokens.size(), num_samples);
+    };
+    const auto counts = std::views::iota(8, 512);
+    sizes.num_blocks = *std::ranges::partition_point(counts, [&](std::int32_t count) { return !fits(count); });
+    const auto engine = make_engine(loaded(model.name), sizes);
     CAPTURE(model.name, sizes.token_budget, prompt.size(), sizes.num_blocks);
+    REQUIRE(engine->fits(prompt.size(), tokens.size(), num_samples));
     auto options = exactly(tokens.size());
     options.num_samples = num_samples;
     const auto* const made = engine->submit(prompt, options).value();

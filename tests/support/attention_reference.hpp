@@ -1,6 +1,7 @@
 #pragma once
 
 #include "draw_number.hpp"
+#include "uninstrumented.hpp"
 
 #include <pagedkv/attention/attention.hpp>
 #include <pagedkv/core/storage_formats.hpp>
@@ -17,13 +18,6 @@
 #include <random>
 #include <span>
 #include <vector>
-
-// Instrumented, this arithmetic would take most of a test's time.
-#ifdef __CUDACC__
-  #define PAGEDKV_UNINSTRUMENTED
-#else
-  #define PAGEDKV_UNINSTRUMENTED __attribute__((no_sanitize("address", "undefined")))
-#endif
 
 namespace pagedkv::test {
 

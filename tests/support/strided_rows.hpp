@@ -35,7 +35,8 @@ class strided_rows {
   template <class Random>
   void fill(Random& random, float magnitude) {
     for (const auto start : rows_) {
-      std::generate_n(numbers_.begin() + start, dim_, [&] { return draw_number(magnitude, random); });
+      draw_numbers(std::span(numbers_).subspan(static_cast<std::size_t>(start), static_cast<std::size_t>(dim_)),
+                   magnitude, random);
     }
   }
 
