@@ -202,7 +202,7 @@ class scheduled {
   }
 
   object_id object_ = now().new_object();
-  std::array<written, remembered> history_;  // not a vector, for the same reason
+  std::array<written, remembered> history_;  // not a vector: scenes are set up anew for every schedule
   std::uint32_t size_ = 0;
   std::uint32_t forgotten_ = 0;
   mutable std::array<std::uint32_t, max_threads> seen_{};

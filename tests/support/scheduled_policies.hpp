@@ -25,23 +25,23 @@ class one_step_free_list {
   explicit one_step_free_list(std::int32_t num_blocks) : blocks_(num_blocks) {}
 
   [[nodiscard]] block_id pop() noexcept {
-    operations_.fetch_add(1, std::memory_order_acq_rel);
+    step();
     return blocks_.pop();
   }
   void push(block_id block) noexcept {
-    operations_.fetch_add(1, std::memory_order_acq_rel);
+    step();
     blocks_.push(block);
   }
   template <class Visit>
   void take_from(block_id first, Visit&& visit) noexcept {
-    operations_.fetch_add(1, std::memory_order_acq_rel);
+    step();
     auto taken = std::vector<block_id>{};
     blocks_.take_from(first, [&](block_id block) { taken.push_back(block); });
     std::ranges::for_each(taken, visit);  // which may let other threads run
   }
 
   [[nodiscard]] std::int32_t size() const noexcept {
-    static_cast<void>(operations_.load(std::memory_order_acquire));
+    step();
     return blocks_.size();
   }
   template <class Visit>
@@ -51,7 +51,10 @@ class one_step_free_list {
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return blocks_.metadata_bytes(); }
 
  private:
-  scheduled<std::uint32_t> operations_;
+  /// Never a load, not even for `size`: one of an older value would not acquire what came before the last pops.
+  void step() const noexcept { operations_.fetch_add(1, std::memory_order_acq_rel); }
+
+  mutable scheduled<std::uint32_t> operations_;
   stack_free_list blocks_;
 };
 

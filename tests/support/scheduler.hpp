@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -32,7 +33,7 @@ class vector_clock {
   [[nodiscard]] std::uint32_t operator[](std::size_t thread) const { return steps_[thread]; }
 
  private:
-  std::array<std::uint32_t, max_threads> steps_;  // no initial values: most of a history is never used
+  std::array<std::uint32_t, max_threads> steps_;  // zeros only if asked for, by {}: most of a history is never used
 };
 
 /// One decision of a schedule: `chosen` of `options`; 0 is the behaviour without the scheduler.
@@ -69,17 +70,18 @@ struct object_id {
 /// synchronisation in place of common objects: Musuvathi and Qadeer, "Iterative context bounding", PLDI 2007.)
 ///
 /// Executions tell which objects are common. An exploration that finds no further one has not missed any: until a step
-/// makes a further object common, a schedule equals an explored one, which has that step, too.
+/// makes a further object common, a schedule is equivalent to an explored one, which has that step, too.
 ///
-/// All this supposes that threads meet in steps only. Plain data that steps order is no exception, and `scheduled_data`
-/// reports if they do not, whichever thread comes first. Where several threads use other plain data, as a test's own
-/// records, they call `execution::concerns_others`.
+/// All this supposes that threads meet in steps only. Plain data is no exception where steps order its uses.
+/// `scheduled_data` reports uses that no step orders, whichever thread comes first; for other plain data of components,
+/// threads under ThreadSanitizer do. Where several threads use a test's own plain records, the test calls
+/// `execution::concerns_others`.
 class common_objects {
  public:
   /// Before each execution.
   void begin() { ++execution_; }
 
-  [[nodiscard]] bool contain(object_id object) { return at(object).contained; }
+  [[nodiscard]] bool contains(object_id object) { return at(object).contained; }
 
   void touch(object_id object, std::size_t thread, bool writes) {
     auto& touched = at(object);
@@ -96,8 +98,9 @@ class common_objects {
   }
 
   void insert(object_id object) {
-    num_contained_ += !at(object).contained;
-    at(object).contained = true;
+    auto& known = at(object);
+    num_contained_ += !known.contained;
+    known.contained = true;
   }
 
   [[nodiscard]] std::size_t size() const { return num_contained_; }
@@ -236,7 +239,8 @@ class execution {
     touch(object, writes);
   }
 
-  /// Plain code of the running thread, since its last step, reads or writes what other threads write or read.
+  /// Says that plain code of the running thread, since its last step, uses data that another thread uses, too.
+  /// Schedules then have a choice before that step.
   void concerns_others() {
     if (common_ != nullptr && steps_[current_] != 0) {
       common_->insert(last_[current_]);
@@ -301,7 +305,7 @@ class execution {
     if (others.empty()) {
       return;
     }
-    if (common_ != nullptr && !common_->contain(before)) {
+    if (common_ != nullptr && !common_->contains(before)) {
       ++position_;
       return;
     }
@@ -372,7 +376,7 @@ class execution {
   std::size_t position_ = 0;
   std::array<std::uint32_t, max_threads> num_constructed_{};
   std::array<std::uint32_t, max_threads> steps_{};
-  std::array<object_id, max_threads> last_{};  // that a step was on
+  std::array<object_id, max_threads> last_{};  // of each thread's last step
   std::array<const void*, max_threads> blocked_{};
   std::array<vector_clock, max_threads> clocks_{};
   std::vector<decision> trace_;
@@ -383,8 +387,8 @@ using scenario = std::function<void(execution&)>;
 
 /// The result of an exploration. `schedule` replays the failing execution.
 struct finding {
-  std::uint64_t schedules = 0;
-  bool complete = false;  // all executions within the bounds were explored
+  std::uint64_t schedules = 0;  // that ran, those before an exploration began again included
+  bool complete = false;        // the explored ones stand for all executions within the bounds
   std::string failure;
   std::string schedule;
   std::uint64_t seed = 0;
