@@ -1,3 +1,4 @@
+#include "../support/first_difference.hpp"
 #include "../support/printing.hpp"
 #include "../support/strided_rows.hpp"
 #include "storage_under_test.hpp"

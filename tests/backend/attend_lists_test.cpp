@@ -1,5 +1,6 @@
 // Attention on the host over the blocks of lists, against float64.
 
+#include "../support/first_difference.hpp"
 #include "../support/messages.hpp"
 #include "../support/printing.hpp"
 #include "attention_under_test.hpp"
@@ -51,7 +52,9 @@ TEMPLATE_TEST_CASE("attention on the host over the blocks of lists agrees with i
         CAPTURE(static_cast<int>(kind), group_size, block_size);
         auto shape = make_readers(kind, group_size);
         shape.block_size = block_size;
-        shape.listed.back() = block_size > 16 ? 11 : 40;  // a few chunks of tokens where blocks are large
+        if (block_size > 16) {
+          shape.listed.back() = 11;  // several chunks of tokens already
+        }
         auto attention = attention_under_test<TestType>{shape, random};
         check_against_reference(attention);
         CHECK(attention.output_at(3, 0, 0) == 0);
@@ -102,7 +105,9 @@ TEMPLATE_TEST_CASE("a row's list decides its bits, whatever the threads and the 
   const auto expected = std::vector{attention.output_of_row(0), attention.output_of_row(1)};
   auto threads = host::thread_pool(5);
   REQUIRE(attention.attend({}, threads));
-  CHECK(std::vector{attention.output_of_row(0), attention.output_of_row(1)} == expected);
+  for (auto row = std::size_t{0}; row < 2; ++row) {
+    CHECK(first_difference(attention.output_of_row(row), expected[row]) == no_difference);
+  }
   for (auto row = std::size_t{0}; row < 2; ++row) {
     REQUIRE(attention.attend_alone(row));
     CHECK(first_difference(attention.output_of_row(row), expected[row]) == no_difference);

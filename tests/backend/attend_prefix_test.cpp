@@ -1,5 +1,6 @@
 // Attention on the host whose sequences share the read of a prefix, against float64.
 
+#include "../support/first_difference.hpp"
 #include "../support/printing.hpp"
 #include "attention_under_test.hpp"
 #include "instruction_sets.hpp"

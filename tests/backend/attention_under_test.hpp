@@ -6,9 +6,11 @@
 
 #include <pagedkv/host/attend.hpp>
 #include <pagedkv/host/rows.hpp>
+#include <pagedkv/policy/element/parts/row.hpp>
 
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <vector>
 
 namespace pagedkv::test {

@@ -1,4 +1,5 @@
 #include "../support/allocation_failure.hpp"
+#include "../support/first_difference.hpp"
 #include "../support/messages.hpp"
 #include "../support/printing.hpp"
 #include "storage_under_test.hpp"

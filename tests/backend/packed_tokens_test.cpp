@@ -1,5 +1,6 @@
 // Latent vectors in packed tokens on the host: their bytes, attention over them, and what refuses them.
 
+#include "../support/first_difference.hpp"
 #include "../support/printing.hpp"
 #include "attention_under_test.hpp"
 #include "instruction_sets.hpp"

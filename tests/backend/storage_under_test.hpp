@@ -1,6 +1,5 @@
 #pragma once
 
-#include "../support/first_difference.hpp"
 #include "../support/static_scales.hpp"
 
 #include <pagedkv/policy/allocator/host_allocator.hpp>

@@ -1,3 +1,4 @@
+#include "../support/full_numbers.hpp"
 #include "objects/object.hpp"
 
 #include <catch2/catch_get_random_seed.hpp>
@@ -70,13 +71,14 @@ TEST_CASE("two objects that hide their symbols share a lock-free cache", "[objec
   const auto seed = Catch::getSeed();
   CAPTURE(seed);
   const auto& maker = objects.first.entry();
+  const auto num_rounds = scaled(under_thread_sanitizer ? 2'000 : 20'000, 20'000);
   for (auto round = 0U; round < 10; ++round) {
     const auto cache = std::unique_ptr<shared_cache, void (*)(shared_cache*)>{maker.make_cache(), maker.destroy_cache};
     auto num_wrong = std::atomic<int>{0};
     auto threads = std::vector<std::thread>{};
     for (auto i = 0U; i < 4; ++i) {
       const auto& entry = i % 2 == 0 ? objects.first.entry() : objects.second.entry();
-      threads.emplace_back([&, i] { num_wrong += entry.use_cache(*cache, seed + 4 * round + i, 2'000); });
+      threads.emplace_back([&, i] { num_wrong += entry.use_cache(*cache, seed + 4 * round + i, num_rounds); });
     }
     for (auto& thread : threads) {
       thread.join();

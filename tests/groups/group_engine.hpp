@@ -4,6 +4,7 @@
 
 #include "../support/first_difference.hpp"
 #include "../support/printing.hpp"
+#include "../support/uninstrumented.hpp"
 
 #include <catch2/catch_test_macros.hpp>
 
@@ -242,9 +243,7 @@ class engine {
         const auto by_table =
             make_slot(blocks[static_cast<std::size_t>(entry / block_size)], block_size, entry % block_size);
         if (at == skip_slot || by_table != at) {  // an assertion for each token would take most of the time
-          CAPTURE(g, i);
-          REQUIRE(at != skip_slot);
-          REQUIRE(by_table == at);
+          FAIL("group " << g << ", token " << i << ": no slot, or not that of the block table");
         }
         needed.push_back(at);
         histories.push_back(history);
@@ -300,8 +299,7 @@ class engine {
         history = extend(history, s.text[static_cast<std::size_t>(s.computed) + i]);
         histories.push_back(history);
         if (slots[i] == skip_slot) {
-          CAPTURE(g, i);
-          REQUIRE(slots[i] != skip_slot);
+          FAIL("group " << g << ", token " << s.computed + static_cast<std::int64_t>(i) << ": no slot");
         }
         check_writable(id, slots[i], cache.plan().groups[g].block_size);
       }
@@ -345,20 +343,22 @@ class engine {
     }
   }
 
-  PAGEDKV_UNINSTRUMENTED void fill(rows& of, std::span<const std::uint64_t> histories, std::size_t g,
+  PAGEDKV_UNINSTRUMENTED void fill(rows& to, std::span<const std::uint64_t> histories, std::size_t g,
                                    std::int32_t layer) {
-    const auto num_tokens = histories.size();
-    const auto row_of_keys = num_tokens == 0 ? 0 : of.keys.size() / num_tokens;
-    const auto row_of_values = num_tokens == 0 ? 0 : of.values.size() / num_tokens;
+    if (histories.empty()) {
+      return;
+    }
+    const auto keys_per_token = to.keys.size() / histories.size();
+    const auto values_per_token = to.values.size() / histories.size();
     const bool latent = cache.config().groups[g].kind == group_kind::latent;
-    for (std::size_t token = 0; token < num_tokens; ++token) {
+    for (std::size_t token = 0; token < histories.size(); ++token) {
       const auto history = histories.data()[token];
-      auto* const keys = of.keys.data() + token * row_of_keys;
-      auto* const values = of.values.data() + token * row_of_values;
-      for (std::size_t i = 0; i < row_of_keys; ++i) {
+      auto* const keys = to.keys.data() + token * keys_per_token;
+      auto* const values = to.values.data() + token * values_per_token;
+      for (std::size_t i = 0; i < keys_per_token; ++i) {
         keys[i] = number(history, g, layer, false, i);
       }
-      for (std::size_t i = 0; i < row_of_values; ++i) {
+      for (std::size_t i = 0; i < values_per_token; ++i) {
         values[i] = latent ? keys[i] : number(history, g, layer, true, i);
       }
     }
@@ -366,15 +366,15 @@ class engine {
 
   void check_rows(std::size_t g, std::span<const slot> slots, std::span<const std::uint64_t> histories) {
     const auto& group = cache.config().groups[g];
-    auto written = rows(group, slots.size());
-    auto found = written;
+    auto expected = rows(group, slots.size());
+    auto found = expected;
     for (auto layer = 0; layer < group.num_layers; ++layer) {
-      fill(written, histories, g, layer);
+      fill(expected, histories, g, layer);
       const auto key_rows = contiguous_rows(found.keys, group.num_kv_heads, group.key_dim);
       const auto value_rows = contiguous_rows(found.values, group.num_kv_heads, group.value_dim);
       REQUIRE(cache.read(layer, slots, key_rows, value_rows, {}, g));
-      REQUIRE(first_difference(found.keys, written.keys) == no_difference);
-      REQUIRE(first_difference(found.values, written.values) == no_difference);
+      REQUIRE(first_difference(found.keys, expected.keys) == no_difference);
+      REQUIRE(first_difference(found.values, expected.values) == no_difference);
     }
   }
 

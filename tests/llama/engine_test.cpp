@@ -243,15 +243,17 @@ TEST_CASE("a pool that holds a request is enough for it", "[llama]") {
   sizes.num_drafts = static_cast<std::size_t>(GENERATE(0, 3));
   const auto num_samples = static_cast<std::size_t>(GENERATE(1, 3));
   for (const auto& [prompt, tokens, logits] : model.cases) {
-    const auto fits = [&](std::int32_t num_blocks) {
-      sizes.num_blocks = num_blocks;
-      return make_engine(loaded(model.name), sizes)->fits(prompt.size(), tokens.size(), num_samples);
+    const auto is_too_small = [&](std::int32_t num_blocks) {
+      auto tried = sizes;
+      tried.num_blocks = num_blocks;
+      return !make_engine(loaded(model.name), tried)->fits(prompt.size(), tokens.size(), num_samples);
     };
     const auto counts = std::views::iota(8, 512);
-    sizes.num_blocks = *std::ranges::partition_point(counts, [&](std::int32_t count) { return !fits(count); });
+    const auto fewest = std::ranges::partition_point(counts, is_too_small);
+    REQUIRE(fewest != counts.end());
+    sizes.num_blocks = *fewest;
     const auto engine = make_engine(loaded(model.name), sizes);
     CAPTURE(model.name, sizes.token_budget, prompt.size(), sizes.num_blocks);
-    REQUIRE(engine->fits(prompt.size(), tokens.size(), num_samples));
     auto options = exactly(tokens.size());
     options.num_samples = num_samples;
     const auto* const made = engine->submit(prompt, options).value();

@@ -15,8 +15,8 @@ template <class Random>
   return magnitude * (static_cast<float>(random() >> 8) * 0x1p-23F - 1);
 }
 
-/// Draws from a linear congruential generator: the standard library's takes ten times as long where it is instrumented.
-/// The upper bits of a draw are the best.
+/// The draw after this one of a linear congruential generator (Knuth's MMIX), whose upper bits are the most random. The
+/// standard library's generators take ten times as long where they are instrumented.
 [[nodiscard]] PAGEDKV_UNINSTRUMENTED inline std::uint64_t following_draw(std::uint64_t last) {
   return last * 6364136223846793005U + 1442695040888963407U;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Instrumented, the loops of tests over every number would take most of their time.
+// For loops over every number: with a sanitizer, they would take most of a test's time.
 #ifdef __CUDACC__
   #define PAGEDKV_UNINSTRUMENTED
 #else

@@ -1077,7 +1077,7 @@ TEST_CASE("random operations over faulty tiers bring back every token's own K/V"
   config.threads = threads;
   config.write = write;
   config.queue_records = 16;
-  config.known_records = 2'000;  // more than a run has; each check of the invariants looks at all
+  config.known_records = 2'000;  // far fewer than the default: each check of the invariants looks at all
   CAPTURE(threads, static_cast<int>(wrong), static_cast<int>(write));
   auto store = std::make_shared<fake_store>(wrong, seed);
   {

@@ -41,7 +41,7 @@ inline cache_config small_device(std::int32_t num_blocks) {
 inline tier_config by_hand() {
   auto config = tier_config{};
   config.threads = false;
-  config.known_records = 2'000;  // more than a test has; each check of the invariants looks at all
+  config.known_records = 2'000;  // far fewer than the default: each check of the invariants looks at all
   return config;
 }
 

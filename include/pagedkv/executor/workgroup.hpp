@@ -223,8 +223,8 @@ struct meeting {
   std::uint32_t width = 0;
   call_site where;
 
-  /// Lanes at one place mostly have the very same name of its file.
   [[nodiscard]] bool same_place(const meeting& other) const noexcept {
+    // Mostly, both names are one string.
     return what == other.what && width == other.width && where.line == other.where.line &&
            (where.file == other.where.file || std::strcmp(where.file, other.where.file) == 0);
   }
@@ -234,7 +234,7 @@ struct meeting {
   }
 };
 
-/// Lanes that run in step, and the values that they bring to their meetings.
+/// Lanes that meet each other in wave operations, and the values that they bring.
 struct wave {
   std::uint32_t num_lanes = 0;
   std::uint64_t meetings = 0;
@@ -306,7 +306,7 @@ class workgroup {
     return exchanged_up_to(lane_in_wave)[lane_in_wave];
   }
 
-  /// The values of all lanes up to this one.
+  /// The values of lanes 0 to `last_lane`, in this order. Valid until the current lane meets others again.
   [[nodiscard]] const std::uint64_t* exchanged_up_to(std::uint32_t last_lane) {
     const auto& own = *current_->own_wave;
     if (last_lane >= own.num_lanes) {

@@ -98,7 +98,7 @@ class stack_free_list {
   [[nodiscard]] std::size_t metadata_bytes() const noexcept { return freed_.capacity() * sizeof(block_id); }
 
  private:
-  // Unused blocks have no entries, so that a list of millions costs as little to make as one of ten.
+  // Unused blocks have no entries, so that the constructor writes none.
   std::vector<block_id> freed_;
   std::int32_t first_unused_ = 0;
   std::int32_t end_of_unused_;
