@@ -183,7 +183,7 @@ TEMPLATE_TEST_CASE("attention to a long sequence uses every thread", "[attention
 
 TEMPLATE_TEST_CASE("the bits of a row depend on nothing but the row", "[attention]", nhd<float32>, hnd<float16>,
                    nhd<bfloat16>, nhd<int8>) {
-  // All rows but the second have several chunks. The fourth has two units of panels, the second of them not full.
+  // The first, third and last row have several chunks. The fourth has two units of panels, the second of them not full.
   auto shape = batch_shape{{1500, 40, 1100, 520, 5000}};
   shape.group_size = 4;
   shape.head_dim = GENERATE(64, 40);
