@@ -9,6 +9,8 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -191,6 +193,16 @@ TEST_CASE("an update of a compressed batch moves only the rows after one that gr
   CHECK(std::ranges::equal(batch.indices(), std::vector{mark, mark, block_id{9}, mark, block_id{7}}));
   CHECK(std::ranges::equal(batch.indptr(), std::vector{0, 1, 3, 5}));
   CHECK(std::ranges::equal(batch.last_block_len(), std::vector{4, 1, 4}));
+}
+
+TEST_CASE("a compressed batch counts the last tokens of sequences of any length", "[batch_view]") {
+  constexpr auto large = std::numeric_limits<std::int32_t>::max();
+  for (const auto last : {std::int32_t{1}, std::int32_t{7}, large}) {
+    const auto s = sequence_of(1, {3, 4, 5, 6}, std::int64_t{3} * large + last);
+    auto batch = compressed_batch{1, 4};
+    REQUIRE(batch.update(1, large, [&](std::size_t, auto&& use) { return use(s.row()); }));
+    CHECK(batch.last_block_len()[0] == last);
+  }
 }
 
 TEMPLATE_TEST_CASE("a batch that does not fit is left as it was", "[batch_view]", padded_batch, compressed_batch) {

@@ -57,9 +57,13 @@ namespace pagedkv::detail {
   return true;
 }
 
-/// Copies a run of tokens to the beginning of another. Inlined for the same reason; in steps of 16 bytes, since source
-/// and destination seldom have the same alignment, and wider ones would cross cache lines.
+/// Copies a run of tokens to the beginning of another. Inlined for the same reason where the run is short; in steps of
+/// 16 bytes, since source and destination seldom have the same alignment, and wider ones would cross cache lines.
 [[gnu::always_inline]] inline void copy_tokens(std::span<const token> from, std::span<token> to) noexcept {
+  if (constexpr auto long_run = std::size_t{256}; from.size() >= long_run) [[unlikely]] {
+    std::memcpy(to.data(), from.data(), from.size_bytes());
+    return;
+  }
   auto i = std::size_t{0};
   for (; i + 16 <= from.size(); i += 16) {
     std::memcpy(to.data() + i, from.data() + i, 16 * sizeof(token));

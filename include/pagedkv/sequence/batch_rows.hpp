@@ -38,6 +38,9 @@ class batch_rows {
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] const row& current(std::size_t i) const noexcept { return current_[i]; }
   [[nodiscard]] const row& next(std::size_t i) const noexcept { return next_[i]; }
+  /// Blocks of the longest of the next rows, and of all of them.
+  [[nodiscard]] std::size_t most_blocks() const noexcept { return most_blocks_; }
+  [[nodiscard]] std::size_t num_blocks() const noexcept { return num_blocks_; }
 
   /// Collects all rows without changing the current ones. Errors: `limit_reached` for too many rows, and those of
   /// `visit_row`.
@@ -46,15 +49,21 @@ class batch_rows {
     if (num_rows > max_rows()) {
       return too_small("number of rows, more than the batch was made for,", num_rows, max_rows());
     }
+    auto most_blocks = std::size_t{0};
+    auto num_blocks = std::size_t{0};
     for (std::size_t i = 0; i < num_rows; ++i) {
       auto visited = visit_row(i, [&](const batch_row& seen) -> result<void> {
         next_[i] = {seen.id, seen.version, static_cast<std::uint32_t>(seen.blocks.size()), seen.num_tokens};
+        most_blocks = std::max(most_blocks, seen.blocks.size());
+        num_blocks += seen.blocks.size();
         return {};
       });
       if (!visited) {
         return visited;
       }
     }
+    most_blocks_ = most_blocks;
+    num_blocks_ = num_blocks;
     return {};
   }
 
@@ -65,8 +74,8 @@ class batch_rows {
   }
 
   [[nodiscard]] bool is_unchanged(std::size_t i) const noexcept {
-    return i < size_ && current_[i].num_blocks == next_[i].num_blocks && num_unchanged(i) == next_[i].num_blocks &&
-           current_[i].id == next_[i].id;
+    return i < size_ && current_[i].id == next_[i].id && current_[i].version == next_[i].version &&
+           current_[i].num_blocks == next_[i].num_blocks;
   }
 
   /// Whether the rows from `first` on keep all their entries.
@@ -107,6 +116,8 @@ class batch_rows {
 
  private:
   std::size_t size_ = 0;
+  std::size_t most_blocks_ = 0;
+  std::size_t num_blocks_ = 0;
   std::vector<row> current_;
   std::vector<row> next_;
 };

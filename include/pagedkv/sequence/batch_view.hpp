@@ -40,11 +40,8 @@ class padded_batch {
     if (auto collected = rows_.collect(num_rows, visit_row); !collected) {
       return collected;
     }
-    for (std::size_t i = 0; i < num_rows; ++i) {
-      if (const auto needed = rows_.next(i).num_blocks; needed > max_blocks_) {
-        return batch_rows::too_small("number of blocks in a row, more than the batch was made for,", needed,
-                                     max_blocks_);
-      }
+    if (const auto needed = rows_.most_blocks(); needed > max_blocks_) {
+      return batch_rows::too_small("number of blocks in a row, more than the batch was made for,", needed, max_blocks_);
     }
     for (std::size_t i = 0; i < num_rows; ++i) {
       lengths_[i] = static_cast<std::int32_t>(rows_.next(i).num_tokens);
@@ -122,19 +119,14 @@ class compressed_batch {
     if (auto collected = rows_.collect(num_rows, visit_row); !collected) {
       return collected;
     }
-    auto num_indices = std::size_t{0};
-    for (std::size_t i = 0; i < num_rows; ++i) {
-      num_indices += rows_.next(i).num_blocks;
-    }
-    if (num_indices > indices_.size()) {
-      return batch_rows::too_small("number of blocks in all rows, more than the batch was made for,", num_indices,
+    if (const auto needed = rows_.num_blocks(); needed > indices_.size()) {
+      return batch_rows::too_small("number of blocks in all rows, more than the batch was made for,", needed,
                                    indices_.size());
     }
     for (std::size_t i = 0; i < num_rows; ++i) {
-      const auto length = rows_.next(i).num_tokens;
-      last_block_len_[i] = length == 0 ? 0 : static_cast<std::int32_t>((length - 1) % block_size + 1);
+      last_block_len_[i] = length_of_last_block(rows_.next(i).num_tokens, block_size);
     }
-    if (auto moved = move_rows(num_rows, num_indices, visit_row); !moved) {
+    if (auto moved = move_rows(num_rows, visit_row); !moved) {
       rows_.forget();
       return moved;
     }
@@ -143,8 +135,16 @@ class compressed_batch {
   }
 
  private:
+  [[nodiscard]] static std::int32_t length_of_last_block(std::int64_t num_tokens, std::int32_t block_size) noexcept {
+    const auto before = static_cast<std::uint64_t>(num_tokens - 1);
+    const auto size = static_cast<std::uint32_t>(block_size);
+    // The usual length takes a division of 32 bits, which is faster.
+    const auto last = before <= 0xffff'ffff ? static_cast<std::uint32_t>(before) % size : before % size;
+    return num_tokens == 0 ? 0 : static_cast<std::int32_t>(last) + 1;
+  }
+
   template <class VisitRow>
-  [[nodiscard]] result<void> move_rows(std::size_t num_rows, std::size_t num_indices, VisitRow& visit_row) noexcept {
+  [[nodiscard]] result<void> move_rows(std::size_t num_rows, VisitRow& visit_row) noexcept {
     auto first = std::size_t{0};
     while (first < num_rows && rows_.is_unchanged(first)) {
       ++first;
@@ -154,19 +154,36 @@ class compressed_batch {
     }
     // Rows that grew only shift entries towards the end, so in the order from last to first none is overwritten too
     // early.
-    auto end = num_indices;
-    for (auto i = num_rows; i > first; --i) {
-      const auto start = end - rows_.next(i - 1).num_blocks;
-      shift(static_cast<std::size_t>(indptr_[i - 1]), start, rows_.num_unchanged(i - 1));
-      if (!rows_.is_unchanged(i - 1)) {
-        if (auto copied = rows_.copy_changed(i - 1, visit_row, indices_.data() + start); !copied) {
-          return copied;
-        }
+    auto end = rows_.num_blocks();
+    for (auto i = num_rows; i > first;) {
+      if (rows_.is_unchanged(i - 1)) {
+        end = move_unchanged(first, i, end);
+        continue;
       }
-      indptr_[i] = static_cast<std::int32_t>(end);
+      --i;
+      const auto start = end - rows_.next(i).num_blocks;
+      shift(static_cast<std::size_t>(indptr_[i]), start, rows_.num_unchanged(i));
+      if (auto copied = rows_.copy_changed(i, visit_row, indices_.data() + start); !copied) {
+        return copied;
+      }
+      indptr_[i + 1] = static_cast<std::int32_t>(end);
       end = start;
     }
     return {};
+  }
+
+  /// Moves the unchanged rows before row `i` as one, so that they end at `end`. Sets `i` to the first of them, and
+  /// returns the entry where it starts.
+  [[nodiscard]] std::size_t move_unchanged(std::size_t first, std::size_t& i, std::size_t end) noexcept {
+    const auto old_end = static_cast<std::size_t>(indptr_[i]);
+    const auto distance = static_cast<std::int32_t>(end - old_end);
+    for (; i > first && rows_.is_unchanged(i - 1); --i) {
+      indptr_[i] += distance;
+    }
+    const auto old_start = static_cast<std::size_t>(indptr_[i]);
+    const auto start = end - (old_end - old_start);
+    shift(old_start, start, old_end - old_start);
+    return start;
   }
 
   void shift(std::size_t from, std::size_t to, std::size_t count) noexcept {
