@@ -121,4 +121,30 @@ TEST_CASE("a thread stopped anywhere in the cache stops no other that uses the t
   }
 }
 
+TEST_CASE("a thread stopped in a look-up of what a request published ahead of its launch stops none that preempts",
+          "[progress][scheduler]") {
+  const auto body = [&](execution& e) {
+    auto cache = cache_under_test{six_blocks()};
+    {
+      auto tracker = tracker_under_test{cache};
+      const auto step = cache.begin_step().value();
+      const auto known = tracker.submit(numbered(8, 0), ranked(10)).value();
+      cache.commit(known.sequence, 8).value();
+      ignore(tracker.submit(numbered(4, 30), ranked(95)));
+      e.spawn([&] { ignore(cache.find_prefix(numbered(9, 0))); });
+      e.spawn([&] {
+        if (const auto made = tracker.submit(numbered(3, 70), ranked(90)); !made) {
+          e.expect(made.error().code == error_code::capacity_exhausted, "another error");
+        }
+      });
+      e.run();
+      ignore(cache.retire_step(step));
+    }
+    if (e.failure().empty()) {
+      expect_sound(e, cache);
+    }
+  };
+  check_complete(explorer{{.preemptions = 4, .max_steps = 20'000}}.stopped_anywhere(body, 1, 1));
+}
+
 }  // namespace

@@ -90,14 +90,16 @@ class request_preemption {
   }
 
   /// Preempts the lowest-ranking requests that rank below the beneficiary, until their blocks are `num_missing`, and
-  /// adds them to `preempted`. False, and nothing is changed, when their blocks would not be enough. Errors:
-  /// `out_of_memory`, which changes nothing.
+  /// adds them to `preempted`. Leaves out those in `kept`, and adds to it those that keep their blocks. False, and
+  /// nothing is changed, when the others' blocks would not be enough. Errors: `out_of_memory`, which changes nothing.
   [[nodiscard]] result<bool> make_room(const preemption_candidate& beneficiary, std::int64_t num_missing,
                                        const token_run& prompt, salt salt, stream_type stream,
-                                       std::vector<request_id>& preempted) noexcept {
+                                       std::vector<request_id>& preempted, std::vector<request_id>& kept) noexcept {
     const auto preempt_fewest = [&]() -> result<bool> {
       auto candidates = records_.all_in({request_state::running});
-      std::erase_if(candidates, [&](const auto& other) { return !policy_.ranks_below(other, beneficiary); });
+      std::erase_if(candidates, [&](const auto& other) {
+        return !policy_.ranks_below(other, beneficiary) || std::ranges::find(kept, other.id) != kept.end();
+      });
       std::sort(candidates.begin(), candidates.end(),
                 [&](const auto& a, const auto& b) { return policy_.ranks_below(a, b); });
       auto sequences = std::vector<sequence_id>{};
@@ -113,10 +115,11 @@ class request_preemption {
         return false;
       }
       preempted.reserve(preempted.size() + chosen->size());
+      kept.reserve(kept.size() + chosen->size());
       for (const auto i : *chosen) {
-        if (preempt(candidates[i].id, stream)) {  // fails only where another thread has ended or shared it, or uses it
-          preempted.push_back(candidates[i].id);
-        }
+        // Fails only where another thread has ended or shared it, or uses it: perhaps one that is stopped.
+        const auto done = preempt(candidates[i].id, stream);
+        (done ? preempted : kept).push_back(candidates[i].id);
       }
       return true;
     };
@@ -216,10 +219,11 @@ template <class Result, class Cache, class Preemption, class Mutex, class Operat
   }
   if constexpr (Preemption::enabled) {
     const auto& options = wanted.request.options;
+    auto kept = std::vector<request_id>{};
     while (is_full() && options.may_preempt && done.error().step == step_id{}) {
       const auto has_room = preemption.make_room(
           candidate_of(wanted.id, wanted.request), done.error().value - done.error().limit,
-          shareable(wanted.prompt, options.sequence), options.sequence.salt, wanted.stream, preempted);
+          shareable(wanted.prompt, options.sequence), options.sequence.salt, wanted.stream, preempted, kept);
       if (!has_room) {
         return has_room.error();
       }
