@@ -1,4 +1,6 @@
+#include "../support/allocation_count.hpp"
 #include "../support/eager_runs.hpp"
+#include "fake_tiers.hpp"
 #include "tiered_driver.hpp"
 
 #include <pagedkv/metrics/prometheus.hpp>
@@ -10,6 +12,7 @@
 #include <catch2/catch_get_random_seed.hpp>
 
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <optional>
 
@@ -274,6 +277,36 @@ TEST_CASE("without a slower tier, nobody is asked for unknown blocks", "[tier][t
   CHECK(made->num_loading_tokens == 0);
   CHECK(cache.poll(made->id).done());
   driver.check_invariants();
+}
+
+TEST_CASE("a sequence settles though memory was short for its load", "[tier][tiered_cache]") {
+  using cache_type = tiered_cache<float32, placed_tier>;
+  const auto format = cache_type::format_of(small_device(4), "");
+  auto num_without = 0;
+  for (auto n = 1, found = 0; found != 12; ++n) {
+    CAPTURE(n);
+    auto tier = placed_tier{std::make_shared<fake_store>(), 32, format};
+    auto cache = cache_type{small_device(4), by_hand(), {8}, {std::move(tier)}};
+    auto driver = tiered_driver{cache};
+    for (const auto first : {0, 100, 200, 300, 400}) {
+      driver.serve(numbered(13, first));
+      cache.wait_idle();
+    }
+    const auto prompt = numbered(13);
+    fail_allocation(n);
+    const auto made = cache.create_sequence(prompt);
+    fail_allocation(0);
+    REQUIRE(made);
+    found = static_cast<int>(made->num_cached_tokens + made->num_loading_tokens);
+    num_without += found != 12 ? 1 : 0;
+    cache.wait(made->id);
+    const auto num_tokens = cache.settle(made->id);
+    REQUIRE(num_tokens);
+    CHECK(*num_tokens == found);
+    REQUIRE(cache.release(made->id));
+    driver.check_invariants();
+  }
+  CHECK(num_without > 0);
 }
 
 TEST_CASE("what is invalidated comes back from no tier", "[tier][tiered_cache]") {

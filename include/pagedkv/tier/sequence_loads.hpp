@@ -21,6 +21,7 @@
 #include <iterator>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace pagedkv {
@@ -213,10 +214,11 @@ class block_loads : public sequence_loads<Store, block_load> {
 
   /// Loads records as far as there is room; returns how many stay held.
   [[nodiscard]] std::size_t begin_load(sequence_id id, std::size_t first, std::span<const record_id> records) {
-    auto& load = loads_[id];
-    load = {};
-    load.held.reserve(records.size());
-    load.sources.reserve(records.size());
+    auto room = block_load{};
+    room.held.reserve(records.size());
+    room.sources.reserve(records.size());
+    auto& load = loads_[id];  // last of what may throw: there is no load without records
+    load = std::move(room);
     for (const auto record : records) {
       const auto there = store_.index().in_host_memory(record);
       if (!there && !store_.index().at(record).loading && !store_.transfers().load(record)) {
