@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <random>
 #include <span>
 #include <string>
@@ -132,6 +133,21 @@ TEST_CASE("a whole record of other contents is not the one that was asked for", 
   check([&](auto& other) { other.contents.tokens = tokens; });
   check([&](auto& other) { other.contents.keys = keys; });
   check([&](auto& other) { other.contents.keys = {}; });
+}
+
+TEST_CASE("a sealed record whose position no sequence has is none", "[tier]") {
+  constexpr auto largest = std::numeric_limits<std::int64_t>::max();
+  auto record = sealed{};
+  const auto fault_at = [&](std::int64_t position) {
+    record.identity.position = position;
+    REQUIRE(record.seal());
+    return read_record_header(record.format, record.bytes()).fault;
+  };
+  CHECK(fault_at(largest - 4) == record_fault::none);
+  for (const auto position : {largest - 3, largest, std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
+    CHECK(fault_at(position) == record_fault::damaged);
+    CHECK(record.verify() == record_fault::damaged);
+  }
 }
 
 TEST_CASE("records of different formats are never exchanged", "[tier]") {

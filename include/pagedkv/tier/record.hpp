@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -262,13 +263,17 @@ namespace detail {
   if (!header) {
     return {};
   }
+  const auto& numbers = header->first.numbers;
+  constexpr auto largest = std::numeric_limits<std::int64_t>::max();
+  if (numbers.position < 0 || numbers.position > largest - format.block_size) {
+    return {};  // no sequence has tokens there
+  }
   const auto& [text, keys, tokens] = header->parts;
   const auto contents = block_contents{values_in<token>(tokens), values_in<prefix_key>(keys)};
   if (!std::ranges::equal(text, std::as_bytes(std::span{format.text})) || header->first.size != format.header_bytes() ||
       !format.may_hold(contents.tokens.size())) {
     return {record_fault::other_format, {}};
   }
-  const auto& numbers = header->first.numbers;
   return {record_fault::none,
           {numbers.key, numbers.parent, static_cast<salt>(numbers.salt), numbers.position, contents, numbers.index}};
 }
