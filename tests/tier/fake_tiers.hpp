@@ -27,12 +27,13 @@ namespace pagedkv::test {
 struct fake_store {
   enum class fault {
     none,
-    fails,     // some transfers fail
-    tears,     // some records lose their end
-    lies,      // some reads bring another record
-    full,      // no write succeeds
-    forgets,   // some records are gone
-    all,
+    fails,    // some transfers fail
+    tears,    // some records lose their end
+    lies,     // some reads bring another record
+    full,     // no write succeeds
+    forgets,  // some records are gone
+    all,      // of these
+    denies,   // writes are done, and said to have failed
   };
 
   struct aligned_record {
@@ -77,7 +78,7 @@ struct fake_store {
       std::memset(stored.bytes.get() + from, 0, stored.size - from);
       stored.bytes.get()[random() % stored.size] ^= std::byte{1};
     }
-    return transfer_outcome::done;
+    return wrong == fault::denies ? transfer_outcome::failed : transfer_outcome::done;
   }
   transfer_outcome read(std::pair<std::uint64_t, std::uint64_t> at, std::span<std::byte> bytes) {
     auto lock = std::unique_lock{mutex};

@@ -1239,3 +1239,28 @@ TEST_CASE("a later cache does not find what was invalidated and a failed write l
   auto cache = writing_through(tier);
   CHECK(tiered_driver{cache}.serve(numbered(5)) == 0);
 }
+
+TEST_CASE("a later cache does not find what was invalidated before its write was said to have failed",
+          "[slower_tiers]") {
+  using cache_type = tiered_cache<float32, placed_tier, keyed_tier>;
+  auto config = by_hand();
+  config.write = write_policy::through;
+  const auto tier = places_in(std::make_shared<fake_store>(fault::denies), 4);
+  const auto second = keyed_tier{std::make_shared<fake_store>(fault::denies)};
+  const auto first_is_done = GENERATE(false, true);
+  auto cache = cache_type{small_device(4), config, {4}, {tier, second}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(5));
+  if (first_is_done) {
+    tier.store->wrong = fault::none;
+    cache.run_transfers();
+  }
+  cache.invalidate_salt(salt{});
+  cache.wait_idle();
+  CHECK(cache.tier(1).failed_writes + cache.tier(2).failed_writes == 1);
+  cache.run_transfers();
+  CHECK(tier.store->records.empty());
+  CHECK(second.store->records.empty());
+  CHECK(cache.tier(1).num_erasing + cache.tier(2).num_erasing == 0);
+  driver.check_invariants();
+}

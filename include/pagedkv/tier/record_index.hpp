@@ -236,6 +236,15 @@ class record_index : public Directory {
       tiers_[tier].places.give_back(place);
     }
   }
+  /// Takes back the place of a record of which a write failed, although some of it may have arrived. What was withdrawn
+  /// meanwhile is erased.
+  void give_back_unwritten(record_id record, std::int32_t place, std::size_t tier) noexcept {
+    if (is_withdrawn(record)) {
+      erase_place(Directory::key_in_tiers(record), place, tier);
+    } else {
+      give_back_place(place, tier);
+    }
+  }
   void enter_host_memory(record_id record, std::int32_t place) noexcept {
     Directory::set_place(record, host, place);
     at(record).sealed = false;

@@ -385,13 +385,13 @@ class record_transfers {
     if (to >= 0 && try_push(job, number)) {
       return true;
     }
-    fail_write(to, number);
+    fail_write(record, to, number);
     return false;
   }
-  /// The record stays owed.
-  void fail_write(std::int32_t to, std::size_t number) noexcept {
+  /// The record stays owed, if it is valid.
+  void fail_write(record_id record, std::int32_t to, std::size_t number) noexcept {
     if (to >= 0) {
-      index_.give_back_place(to, number);
+      index_.give_back_unwritten(record, to, number);
     }
     ++index_.counts(number).failed_writes;
   }
@@ -403,7 +403,7 @@ class record_transfers {
     if (written) {
       index_.enter(job.record, number, to);
     } else {
-      fail_write(to, number);
+      fail_write(job.record, to, number);
     }
     write_on(job.record, number + 1);
     if (const auto owed = written ? index_.find_owed() : no_record; owed != no_record) {
