@@ -6,6 +6,7 @@
 #include <catch2/catch_test_macros.hpp>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <random>
@@ -146,6 +147,25 @@ TEST_CASE("a chunk of a prompt becomes rows that end at their last query", "[att
   CHECK(said(planner.plan(batch.batch())) ==
         "limit reached: number of rows and query tokens, more than the planner was made for, is 32, limit 31");
   CHECK(planner.parts().rows.empty());
+}
+
+TEST_CASE("the longest window begins with the first tile, also for more queries than tokens", "[attention_plan]") {
+  auto shape = shape_of(8, 2);
+  shape.window = std::numeric_limits<std::int32_t>::max();
+  auto batch = rows_under_test({100, 2}, 16);
+  batch.query_indptr = {0, 4, 9};
+  const auto check = [&] {
+    auto planner = attention_planner(shape);
+    REQUIRE(planner.plan(batch.batch()));
+    for (const auto& row : planner.parts().rows) {
+      CHECK(row.first_tile == 0);
+      CHECK(row.num_tiles == (row.num_tokens + attention_tile - 1) / attention_tile);
+    }
+    check_plan(planner);
+  };
+  check();
+  shape.max_query_tokens = 9;
+  check();
 }
 
 TEST_CASE("a tree has no more tokens than a mask has bits", "[attention_plan]") {

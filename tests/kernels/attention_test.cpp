@@ -3,6 +3,8 @@
 #include "../support/messages.hpp"
 #include "attention_target.hpp"
 
+#include <limits>
+
 namespace attention_tests {
 
 using namespace pagedkv;
@@ -188,6 +190,22 @@ TEST_CASE("scale, soft cap, window, ALiBi and sinks", "[attention]") {
   check_options(asked);
   asked.window = 7;
   check_options(asked);
+}
+
+TEST_CASE("the longest window hides no token", "[attention]") {
+  auto asked = attention_case{};
+  asked.window = std::numeric_limits<std::int32_t>::max();
+  asked.lengths = {100, 33, 3, 0};
+  asked.queries = std::vector<std::int32_t>{4, 5, 9, 3};  // the last rows have more than tokens
+  check_on_every_device<bfloat16, bfloat16>(asked, seed);
+  check_on_every_device<float32, float32>(asked, seed);
+  asked.value_dim = 32;
+  check_on_every_device<bfloat16, bfloat16>(asked, seed);
+  asked = latent_case();
+  asked.window = std::numeric_limits<std::int32_t>::max();
+  asked.lengths = {33, 3};
+  asked.queries = std::vector<std::int32_t>{5, 9};
+  check_on_every_device<bfloat16, bfloat16>(asked, seed);
 }
 
 TEST_CASE("several queries of a sequence see no later token", "[attention]") {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/attention/attention.hpp>
+#include <pagedkv/core/host_device.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -14,6 +15,13 @@ inline constexpr std::int32_t attention_tile = 16;
 /// Tiles of a block in a list: they end with their block.
 [[nodiscard]] constexpr std::int32_t attention_tiles_of_block(std::int32_t block_size) noexcept {
   return (block_size + attention_tile - 1) / attention_tile;
+}
+
+/// The first token that the query at a position sees; 0 for a query before the first token. `window`: as in
+/// `attention_options::window`, of any size.
+[[nodiscard]] PAGEDKV_HOST_DEVICE constexpr std::int32_t first_seen_token(std::int32_t position,
+                                                                          std::int32_t window) noexcept {
+  return window > 0 && position >= window ? position - window + 1 : 0;
 }
 
 /// A row of the batch, or a shared prefix, as kernels read it. Its tasks are numbered by KV head, then by column tile.

@@ -98,8 +98,7 @@ class attention_row_describer {
     row.num_tokens = std::max(num_tokens, 0);
     row.first_query = first_query;
     row.num_queries = num_queries;
-    const auto first_token = num_tokens - num_queries - shape_.window + 1;
-    row.first_tile = shape_.window > 0 && first_token > 0 ? first_token / attention_tile : 0;
+    row.first_tile = first_seen_token(num_tokens - num_queries, shape_.window) / attention_tile;
     row.num_tiles = std::max((num_tokens + attention_tile - 1) / attention_tile - row.first_tile, 1);
     row.num_column_tiles = column_tiles(shape_, num_queries);
     row.num_tasks = row.num_column_tiles * shape_.num_kv_heads;
@@ -192,8 +191,7 @@ class attention_row_describer {
       }
       auto first_tile = std::int32_t{0};
       if constexpr (Windowed::value) {
-        const auto first_token = num_tokens - num_queries - shape.window + 1;
-        first_tile = shape.window > 0 && first_token > 0 ? first_token / attention_tile : 0;
+        first_tile = first_seen_token(num_tokens - num_queries, shape.window) / attention_tile;
       }
       row.first_index = index;
       row.num_tokens = num_tokens;

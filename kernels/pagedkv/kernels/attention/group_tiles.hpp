@@ -56,10 +56,8 @@ class stage_location {
         block_size_(block_size),
         first_index_(walk.row.first_index),
         first_token_((walk.row.first_tile + tile) * attention_tile),
-        last_(walk.row.num_tokens - 1) {
-    const auto seen = walk.row.num_tokens - walk.row.num_queries - call.window + 1;
-    first_ = call.window > 0 && seen > 0 ? seen : 0;
-  }
+        first_(first_seen_token(walk.row.num_tokens - walk.row.num_queries, call.window)),
+        last_(walk.row.num_tokens - 1) {}
 
   [[nodiscard]] PAGEDKV_DEVICE bool empty() const { return last_ < 0; }
 
@@ -85,7 +83,7 @@ class stage_location {
   const divider<std::int32_t>& block_size_;
   std::int32_t first_index_;
   std::int32_t first_token_;
-  std::int32_t first_ = 0;
+  std::int32_t first_;
   std::int32_t last_;
 };
 
@@ -107,9 +105,9 @@ class listed_stage_location {
   [[nodiscard]] PAGEDKV_DEVICE token find(int row) const {
     const auto& call = read_again(call_);
     const auto last = row_.num_tokens - 1;
-    const auto unseen = last - row_.num_queries - call.window + 2;
+    const auto first = first_seen_token(row_.num_tokens - row_.num_queries, call.window);
     const auto place = first_tile_ * attention_tile + row;
-    const auto nearest = token_to_read(call, row_, place, call.window > 0 && unseen > 0 ? unseen : 0, last);
+    const auto nearest = token_to_read(call, row_, place, first, last);
     const auto exists = nearest >= 0;
     const auto [index, offset] = block_size_.split(exists ? nearest : 0);
     const auto block = static_cast<std::int32_t>(load(call.indices + row_.first_index + index));

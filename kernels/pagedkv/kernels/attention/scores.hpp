@@ -81,7 +81,7 @@ struct score_rule {
     auto rule = score_rule{};
     if (column.exists()) {
       rule.last_token = column.position;
-      rule.first_token = call.window > 0 && column.position >= call.window ? column.position - call.window + 1 : 0;
+      rule.first_token = first_seen_token(column.position, call.window);
       rule.slope = call.alibi_slopes != nullptr ? load(call.alibi_slopes + column.head) * log2_e : 0.0F;
     }
     return rule;

@@ -342,7 +342,7 @@ class tile_reader {
 
   /// The first token that the row's first query sees. Blocks before its window may have been dropped.
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t first_visible(const attention_call& call) const {
-    return call.window > 0 ? walk_.row.num_tokens - walk_.row.num_queries - call.window + 1 : 0;
+    return first_seen_token(walk_.row.num_tokens - walk_.row.num_queries, call.window);
   }
 
   const attention_call& call_;

@@ -23,8 +23,7 @@ struct warpgroup_row {
   PAGEDKV_DEVICE void find(const attention_call& call, const attention_row& row,
                            const divider<std::int32_t>& block_size, std::int32_t place) {
     const auto last = row.num_tokens - 1;
-    const auto unseen = row.num_tokens - row.num_queries - call.window + 1;
-    const auto first = call.window > 0 && unseen > 0 ? unseen : 0;
+    const auto first = first_seen_token(row.num_tokens - row.num_queries, call.window);
     block = -1;
     offset = 0;
     const auto nearest = token_to_read(call, row, place, first, last);
