@@ -459,5 +459,8 @@ TEST_CASE("a sequence whose release gains nothing is not chosen for release", "[
   CHECK(chosen(1) == std::vector<std::size_t>{2});
   CHECK(chosen(2) == std::vector<std::size_t>{1, 2, 3});  // two blocks come when both that share them are released
   CHECK(chosen(4).empty());
+  CHECK(chosen(0).empty());
+  CHECK(cache.fewest_to_release(std::array{own}, 0).value().empty());
+  CHECK(cache.fewest_to_release(std::array{own}, -1).value().empty());
   release_all(cache, {survivor, sharer, first, second, own});
 }

@@ -394,8 +394,8 @@ class basic_kv_cache {
   }
   /// Which of these sequences to release in order to gain so many blocks, at once or with open steps: as positions in
   /// `ids`, ascending. As few as possible from the first on, without those that gain nothing; none when all are not
-  /// enough. For an append to `beneficiary`, a block counts as gained, too, which it would otherwise copy, because
-  /// these sequences hold it. O(n log n) in their blocks. Errors: `out_of_memory`.
+  /// enough, and for no blocks. For an append to `beneficiary`, a block counts as gained, too, which it would otherwise
+  /// copy, because these sequences hold it. O(n log n) in their blocks. Errors: `out_of_memory`.
   [[nodiscard]] result<std::vector<std::size_t>> fewest_to_release(std::span<const sequence_id> ids,
                                                                    std::int64_t num_blocks,
                                                                    const token_run& prompt = {}, salt salt = salt::none,
