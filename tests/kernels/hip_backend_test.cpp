@@ -112,6 +112,8 @@ TEST_CASE("A thousand caches made and released leave the memory accounts as they
   const auto config = make_config(16, 64, 2, 2, 64);
   using device_blocks = hip::accounted_allocator<hip::device_allocator>;
   using swapped_blocks = hip::accounted_allocator<hip::pinned_allocator>;
+  STATIC_CHECK_FALSE(on_host<device_blocks>);
+  STATIC_CHECK(on_host<swapped_blocks>);
   auto free_before = std::size_t{0};
   auto free_after = std::size_t{0};
   auto total = std::size_t{0};

@@ -78,6 +78,8 @@ class memory_ledger {
 template <allocator Allocator>
 class accounted_allocator {
  public:
+  static constexpr bool on_host = pagedkv::on_host<Allocator>;
+
   accounted_allocator(Allocator upstream, memory_ledger& ledger, memory_purpose purpose) noexcept
       : upstream_(std::move(upstream)), ledger_(&ledger), purpose_(purpose) {}
 
