@@ -416,8 +416,9 @@ class basic_kv_cache {
     const auto guard = exclusive_guard{mutex_};
     return detail::begin_step(state_, ids);
   }
-  /// Opens a step that may use any block in use, also by later sequences and pins. Constant time. Errors:
-  /// `limit_reached` with 64 steps from the oldest open one on, which `error::step` names.
+  /// Opens a step that may use any block in use, also by later sequences and pins. Where it retires ahead of an older
+  /// step, blocks wait for that one, also those that are released in between and that the older step does not use.
+  /// Constant time. Errors: `limit_reached` with 64 steps from the oldest open one on, which `error::step` names.
   [[nodiscard]] result<step_id> begin_step() noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::begin_step(state_);
