@@ -4,10 +4,10 @@
 // Built for a device by scripts/device-test; built for the host it only checks that every shape runs, and reports in
 // TAP.
 //
-//   kernel_attention [--latent | --prefixes | --lists | --shapes SHAPES] [FILE]
+//   kernel_attention [--latent | --prompts | --prefixes | --lists | --shapes SHAPES] [FILE]
 //
-// prints the tables; or only that of latent vectors, of shared prefixes, of lists, or one of the shapes that a file
-// lists (attention_shapes.hpp); writes the same as JSON to FILE.
+// prints the tables; or only that of latent vectors, of prompts, of shared prefixes, of lists, or one of the shapes that
+// a file lists (attention_shapes.hpp); writes the same as JSON to FILE.
 
 #include "attention_shapes.hpp"
 #include "records.hpp"
@@ -127,6 +127,8 @@ struct product_shape {
   auto full = group_config{};
   full.num_kv_heads = on_device ? 8 : 1;
   full.key_dim = full.value_dim = head_dim;
+  auto longer = full;
+  longer.key_dim = longer.value_dim = 2 * head_dim;
   auto longer_keys = full;
   longer_keys.num_kv_heads = on_device ? 16 : 1;
   longer_keys.key_dim = 192;
@@ -156,6 +158,7 @@ struct product_shape {
           {"prefill 8 x 2048", full, 32, equal(8, 2048), equal(8, 2048)},
           {"prefill 8 x 512 over 8192", full, 32, equal(8, 8704), equal(8, 512)},
           {"prefill 8 x 2048, 192/128", longer_keys, 16, equal(8, 2048), equal(8, 2048)},
+          {"prefill 8 x 2048, 256", longer, 16, equal(8, 2048), equal(8, 2048)},
           {"prefill 1 x 16384", full, 32, {16384}, {16384}},
           {"prefill 4 x 4096", full, 32, equal(4, 4096), equal(4, 4096)},
           {"prefill 16 x 1024", full, 32, equal(16, 1024), equal(16, 1024)},
@@ -327,8 +330,9 @@ class bench {
     print<Element>(asked, measured.call, static_cast<double>(bytes) / measured.call, measured.plan);
   }
 
+  /// `expands`: each call expands the blocks once.
   template <class Element>
-  void report(const product_shape& asked) {
+  void report(const product_shape& asked, bool expands = false) {
     auto indptr = std::vector<std::int32_t>{0};
     auto query_indptr = std::vector<std::int32_t>{0};
     auto last_block_len = std::vector<std::int32_t>{};
@@ -345,6 +349,7 @@ class bench {
     auto use = hip::attention_use{};
     use.max_rows = static_cast<std::int32_t>(asked.lengths.size());
     use.max_query_tokens = prefill ? query_indptr.back() : 0;
+    use.max_expanded_blocks = expands ? indptr.back() : 0;
     const auto group_size = asked.query_heads / asked.group.num_kv_heads;
     const auto shape = hip::attention_shape_on<Element>(0, plan.view, group_size, use).value();
     auto batch = attention_batch{indptr, {}, last_block_len, {}};
@@ -352,7 +357,7 @@ class bench {
       batch.query_indptr = query_indptr;
     }
     const auto measured = measure<Element>(plan.view, shape, batch, query_indptr.back());
-    print<Element>(asked, measured.call, measured.plan);
+    print<Element>(asked, expands, measured.call, measured.plan);
   }
 
   /// Three plans: flat; with shared prefixes where they save time; and the same in a form that a captured graph may
@@ -503,24 +508,25 @@ class bench {
   }
 
   template <class Element>
-  void print(const product_shape& asked, double seconds, double plan_seconds) {
+  void print(const product_shape& asked, bool expanded, double seconds, double plan_seconds) {
     const auto rate = asked.num_operations() / seconds;
+    const auto label = std::string(Element::name) + (expanded ? ", expanded" : "");
     char line[512];
     std::snprintf(line, sizeof(line),
                   R"({"library": "pagedkv", "shape": "%s", "query_heads": %d, "kv_heads": %d, "element": "%s", )"
-                  R"("key_dim": %d, "value_dim": %d, )"
+                  R"("expanded": %s, "key_dim": %d, "value_dim": %d, )"
                   R"("microseconds": %.2f, "operations_per_second": %.4g, "plan_microseconds": %.2f, )",
                   asked.name.c_str(), asked.query_heads, asked.group.num_kv_heads, std::string(Element::name).c_str(),
-                  asked.group.key_dim, asked.group.value_dim, seconds * 1e6, rate, plan_seconds * 1e6);
+                  expanded ? "true" : "false", asked.group.key_dim, asked.group.value_dim, seconds * 1e6, rate,
+                  plan_seconds * 1e6);
     products_.add(line + json_list("lengths", asked.lengths) + ", " + json_list("queries", asked.queries) + "}");
     ++num_reports_;
     if (on_device) {
-      std::printf("| %-25s | %3d/%-2d | %-8s | %8.1f | %5.1f | %5.1f |\n", asked.name.c_str(), asked.query_heads,
-                  asked.group.num_kv_heads, std::string(Element::name).c_str(), seconds * 1e6, rate / 1e12,
-                  plan_seconds * 1e6);
+      std::printf("| %-25s | %3d/%-2d | %-21s | %8.1f | %5.1f | %5.1f |\n", asked.name.c_str(), asked.query_heads,
+                  asked.group.num_kv_heads, label.c_str(), seconds * 1e6, rate / 1e12, plan_seconds * 1e6);
     } else {
       std::printf("ok %d - %s, %d/%d heads, %s\n", num_reports_, asked.name.c_str(), asked.query_heads,
-                  asked.group.num_kv_heads, std::string(Element::name).c_str());
+                  asked.group.num_kv_heads, label.c_str());
     }
     std::fflush(stdout);
   }
@@ -660,22 +666,26 @@ void report_shapes(bench& b, const std::vector<decode_shape>& shapes) {
   }
 }
 
-void report_products(bench& b, bool only_latent) {
+void report_products(bench& b, bool with_latent, bool with_prompts) {
   if (on_device) {
     std::printf("\n| batch | heads | element | us | TFLOP/s | plan |\n|---|---|---|---|---|---|\n");
   }
   for (const auto& shape : make_product_shapes()) {
     const auto latent = shape.group.kind == group_kind::latent;
-    if (only_latent && !latent) {
+    if (latent ? !with_latent : !with_prompts) {
       continue;
     }
     b.report<bfloat16>(shape);
     if (latent) {
       b.report<float8_latent>(shape);
-    } else if (shape.group.key_dim == shape.group.value_dim) {  // plain arithmetic reads other rows of 8 bits
+      continue;
+    }
+    if (std::max(shape.group.key_dim, shape.group.value_dim) <= head_dim) {  // plain arithmetic reads longer rows
       b.report<int8>(shape);
       b.report<float8_e4m3>(shape);
     }
+    b.report<int8>(shape, true);
+    b.report<float8_e4m3>(shape, true);
   }
 }
 
@@ -689,13 +699,14 @@ void report_all(bench& b, const std::vector<head_shape>& heads) {
       b.report<float8_e4m3>(asked);
     }
   }
-  report_products(b, false);
+  report_products(b, true, true);
   report_prefixes(b, heads);
   report_lists(b, heads);
 }
 
 void run(const std::vector<std::string>& arguments) {
   const auto only_latent = !arguments.empty() && arguments[0] == "--latent";
+  const auto only_prompts = !arguments.empty() && arguments[0] == "--prompts";
   const auto only_prefixes = !arguments.empty() && arguments[0] == "--prefixes";
   const auto only_lists = !arguments.empty() && arguments[0] == "--lists";
   const auto only_shapes = arguments.size() > 1 && arguments[0] == "--shapes";
@@ -710,7 +721,9 @@ void run(const std::vector<std::string>& arguments) {
     std::printf("# built for the host: no bandwidth, only whether every shape runs\n");
   }
   if (only_latent) {
-    report_products(b, true);
+    report_products(b, true, false);
+  } else if (only_prompts) {
+    report_products(b, false, true);
   } else if (only_prefixes) {
     report_prefixes(b, heads);
   } else if (only_lists) {
@@ -723,7 +736,8 @@ void run(const std::vector<std::string>& arguments) {
   if (!on_device) {
     std::printf("1..%d\n", b.num_reports());
   }
-  const auto options = std::size_t{only_shapes ? 2U : (only_latent || only_prefixes || only_lists ? 1U : 0U)};
+  const auto options =
+      std::size_t{only_shapes ? 2U : (only_latent || only_prompts || only_prefixes || only_lists ? 1U : 0U)};
   if (arguments.size() > options) {
     device_bench::write_file(arguments[options], b.json());
   }

@@ -9,6 +9,7 @@ import report_rows
 NOT_MEASURED = "not measured"
 SIZES = (64, 256, 1024)
 ELEMENTS = {"bfloat16": "bfloat16", "int8": "int8", "float8_e4m3": "fp8"}
+BYTES = ("int8", "float8_e4m3")
 LONG_BATCH = "64 x 4096 · 32/8 · 128 · 16"
 
 
@@ -96,7 +97,8 @@ COLUMNS = {
     ),
     "device_prompts": (
         ["batch", "query/KV heads"],
-        {f"{label}, TFLOP/s": [f"{element}_tera"] for element, label in ELEMENTS.items()},
+        {f"{label}, TFLOP/s": [f"{element}_tera"] for element, label in ELEMENTS.items()}
+        | {f"{ELEMENTS[element]}, expanded once": [f"{element}_expanded_tera"] for element in BYTES},
     ),
     "device_latent": (
         ["batch", "query/KV heads"],
@@ -217,7 +219,8 @@ def products(report, prefix, optional=()):
     for each in report["products"]:
         if each["library"] == "pagedkv" and each["shape"].startswith(prefix):
             figures = rows.setdefault(name_of(each).removeprefix(prefix), {f"{element}_tera": "" for element in optional})
-            figures[f"{each['element']}_tera"] = each["operations_per_second"] / 1e12
+            how = "_expanded" if each.get("expanded") else ""
+            figures[f"{each['element']}{how}_tera"] = each["operations_per_second"] / 1e12
     return rows
 
 
@@ -348,7 +351,7 @@ def results(report):
         if "flashinfer" in part:
             add("device_flashinfer", decoding_beside(part), ceiling, f"FlashInfer {part['flashinfer']}")
     if part := report.get("attention"):
-        add("device_prompts", products(part, "prefill ", ("int8", "float8_e4m3")))
+        add("device_prompts", products(part, "prefill ", [element + how for element in BYTES for how in ("", "_expanded")]))
         add("device_latent", products(part, "MLA "))
         add("device_prefixes", prefixes(part))
         add("device_lists", lists(part))

@@ -51,6 +51,9 @@ struct attention_case {
   listed_blocks lists = listed_blocks::none;
   std::vector<std::int32_t> listed = {};  // entries of each list of each row, which are random
   bool captured_for_one = false;          // the call knows only of one query a row
+  bool captured_for_first_row = false;    // the call knows only of the first row
+  bool expands = false;                   // blocks of 8 bits are expanded once
+  bool drops = false;                     // blocks before the window do not exist
 };
 
 /// Latent vectors of 576 numbers, of which the first 512 are the values.
@@ -113,6 +116,7 @@ class attention_batch_under_test {
     }
     make_blocks();
     make_lists();
+    drop_blocks();
     fill_queries();
     for (auto head = 0; head < num_heads(); ++head) {
       slopes_.push_back(std::exp2(-8.0F * static_cast<float>(head + 1) / static_cast<float>(num_heads())));
@@ -174,10 +178,12 @@ class attention_batch_under_test {
   /// The result of the target, for all rows or for one alone.
   template <class Target>
   [[nodiscard]] answer run(const Target& target, int device, std::optional<std::size_t> alone = {}) {
-    auto shape = hip::attention_shape_on<Element>(device, view(), asked_.group_size,
-                                                  {num_rows(), most_queries(), asked_.prefill ? num_query_tokens() : 0,
-                                                   asked_.tree, !asked_.shared.empty(), asked_.lists, asked_.window})
+    auto shape = hip::attention_shape_on<Element>(
+                     device, view(), asked_.group_size,
+                     {num_rows(), most_queries(), asked_.prefill ? num_query_tokens() : 0, asked_.tree,
+                      !asked_.shared.empty(), asked_.lists, asked_.window, asked_.expands ? indptr_.back() + 2 : 0})
                      .value();
+    expanded_blocks_ = shape.expanded_blocks;
     shape.split_tokens = asked_.split_tokens;
     shape.num_shares = asked_.num_shares > 0 ? asked_.num_shares : shape.num_shares;
     shape.prefix_costs = {.tile = 4, .launch = 4};  // small batches share prefixes
@@ -217,6 +223,9 @@ class attention_batch_under_test {
     const auto sinks = target_array<float, Target>(target, sinks_);
     const auto masks = target_array<std::uint32_t, Target>(target, tree_masks_);
 
+    if (asked_.captured_for_first_row) {
+      batch = host_batch_of(0);
+    }
     batch.indices = {indices.data(), indices.size()};
     batch.plan = {shape, words.data(), workspace.data(), asked_.graph || num_prefixes_ > 0};
     batch.tree_masks = {masks.data(), tree_masks_.size()};
@@ -284,6 +293,8 @@ class attention_batch_under_test {
 
   /// Shared prefixes of the last plan.
   [[nodiscard]] std::size_t num_prefixes() const { return num_prefixes_; }
+  /// Blocks that the last plan had room for.
+  [[nodiscard]] std::int32_t expanded_blocks() const { return expanded_blocks_; }
 
   [[nodiscard]] static number canary() { return Input::encode(-12352.0F, 1.0F); }
 
@@ -349,6 +360,13 @@ class attention_batch_under_test {
     }
   }
 
+  void drop_blocks() {
+    for (auto row = std::size_t{0}; asked_.drops && row < asked_.lengths.size(); ++row) {
+      const auto first = asked_.lengths[row] - num_queries(row) - asked_.window + 1;
+      std::fill_n(indices_.begin() + indptr_[row], std::max(first, 0) / asked_.block_size, no_block);
+    }
+  }
+
   void fill_queries() {
     queries_.assign(static_cast<std::size_t>(num_query_tokens() * token_stride()), canary());
     auto numbers = std::vector<float>(static_cast<std::size_t>(asked_.head_dim));
@@ -398,6 +416,7 @@ class attention_batch_under_test {
   std::vector<std::int32_t> list_indptr_ = {0};
   std::vector<std::int32_t> entries_;
   std::size_t num_prefixes_ = 0;
+  std::int32_t expanded_blocks_ = 0;
 };
 
 /// Runs a case on a device and compares every row of numbers and every log-sum-exp with float64. Returns the number of

@@ -79,6 +79,10 @@ struct attention_shape {
   std::int32_t prefix_shares = 0;     // workgroups that read shared prefixes at once; the device says
   attention_prefix_costs prefix_costs = {};
   listed_blocks lists = listed_blocks::none;  // as in `attention_batch::lists`
+  // Entries of a batch's block tables whose blocks become 16-bit numbers in the workspace before they are read, and the
+  // bytes of such a block; 0: none, blocks are read as they are stored. The device says.
+  std::int32_t expanded_blocks = 0;
+  std::int64_t expanded_block_bytes = 0;
 
   /// Whether the waves of a workgroup share a task.
   [[nodiscard]] constexpr bool shares_tasks() const noexcept {

@@ -95,10 +95,10 @@ class attention_planner {
   /// Makes a new plan. The spans of the batch are host memory, but for `lists.blocks`, of which only the size is read;
   /// `indices` may be empty if prefixes need not be shared. Linear in the rows, in query tokens, in the shape's shares
   /// and in partial results; where tasks are dealt, in the tasks. Where prefixes are shared, O(n log n) in the rows,
-  /// and linear in the ids that their prefixes have in all of them. Errors: `limit_reached` when rows or partial
-  /// results exceed the shape's limits, a row with tree masks has more than `largest_attention_tree` queries, or lists
-  /// have 2^31 tokens together; `invalid_argument` for lists that are not those of the shape, or not as
-  /// `attention_lists` says. The plan is empty then.
+  /// and linear in the ids that their prefixes have in all of them. Errors: `limit_reached` when rows, partial results
+  /// or block tables that are expanded exceed the shape's limits, a row with tree masks has more than
+  /// `largest_attention_tree` queries, or lists have 2^31 tokens together; `invalid_argument` for lists that are not
+  /// those of the shape, or not as `attention_lists` says. The plan is empty then.
   [[nodiscard]] result<void> plan(const attention_batch& batch) noexcept {
     if (auto described = describe_rows(batch); !described) {
       return described;
@@ -169,10 +169,16 @@ class attention_planner {
   }
 
   [[nodiscard]] result<void> describe_rows(const attention_batch& batch) noexcept {
+    const auto num_entries = shape_.expanded_blocks == 0 || batch.num_rows() == 0 ? 0 : batch.indptr.back();
+    if (num_entries > shape_.expanded_blocks) {
+      return refuse({error_code::limit_reached, "last entry of attention_batch.indptr, with blocks that are expanded,",
+                     num_entries, shape_.expanded_blocks});
+    }
     if (const auto described = row_describer_.describe(batch); !described) {
       return refuse(described.error());
     }
     counts_->num_rows = static_cast<std::int32_t>(row_describer_.num_rows());
+    counts_->num_entries = num_entries;
     counts_->used_columns = batch.query_indptr.empty() ? std::min(shape_.group_size, shape_.columns) : shape_.columns;
     num_tiles_ = row_describer_.num_tiles();
     return {};

@@ -2,6 +2,7 @@
 
 #include <pagedkv/attention/attention.hpp>
 #include <pagedkv/core/host_device.hpp>
+#include <pagedkv/core/ids.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -101,7 +102,10 @@ struct attention_counts {
   std::int32_t num_prefixes = 0;
   std::int32_t joined_shares = 1;  // neighbouring shares whose results may be one; see `attention_shape`
   std::int32_t used_columns = 1;  // of a task, at most
+  std::int32_t num_entries = 0;   // of the batch's block tables; 0 unless the shape has expanded blocks
 };
+
+static_assert(sizeof(attention_counts) <= 32, "the words of rows start there");
 
 /// Offsets of the parts of a plan, in bytes from its start. All plans of a shape have the same offsets, so that a
 /// captured graph can read one plan after the other.
@@ -159,11 +163,30 @@ struct attention_plan_layout {
   }
 };
 
+/// Offsets of the parts of the working memory for plans of a shape, in bytes from its start. Partial results come first.
+struct attention_workspace_layout {
+  std::size_t expanded_ids = 0;     // of the expanded blocks, for each entry of the batch's block tables
+  std::size_t expanded_blocks = 0;  // one for each entry
+  std::size_t bytes = 0;
+
+  /// `value_dim`: numbers of a value, and of an output.
+  attention_workspace_layout(const attention_shape& shape, std::int32_t value_dim) noexcept {
+    const auto columns = static_cast<std::size_t>(attention_plan_layout(shape).num_columns);
+    bytes = columns * (static_cast<std::size_t>(value_dim + 3) / 4 * 4 + 2) * sizeof(float);
+    if (shape.expanded_blocks > 0) {
+      const auto aligned = [](std::size_t end) { return (end + 255) / 256 * 256; };
+      const auto num_blocks = static_cast<std::size_t>(shape.expanded_blocks);
+      expanded_ids = aligned(bytes);
+      expanded_blocks = aligned(expanded_ids + num_blocks * sizeof(block_id));
+      bytes = expanded_blocks + num_blocks * static_cast<std::size_t>(shape.expanded_block_bytes);
+    }
+  }
+};
+
 /// Size of the working memory for plans of this shape, in bytes. `value_dim`: numbers of a value, and of an output.
 [[nodiscard]] inline std::size_t attention_workspace_bytes(const attention_shape& shape,
                                                            std::int32_t value_dim) noexcept {
-  const auto columns = static_cast<std::size_t>(attention_plan_layout(shape).num_columns);
-  return columns * (static_cast<std::size_t>(value_dim + 3) / 4 * 4 + 2) * sizeof(float);
+  return attention_workspace_layout(shape, value_dim).bytes;
 }
 
 }  // namespace pagedkv

@@ -55,6 +55,10 @@ struct attention_use {
   bool shares_prefixes = false;       // plans may let sequences share the read of a prefix
   listed_blocks lists = listed_blocks::none;  // as in `attention_batch::lists`
   std::int32_t window = 0;                    // that of the options of each call, as in `attention_options::window`
+  // Entries of a batch's block tables, of all rows, that the workspace has room for as bfloat16: each call expands
+  // their blocks once, and its queries read the copy. For prompts over int8 and float8. 0: queries read the blocks as
+  // they are stored. Ignored where this cannot be; `attention_shape::expanded_blocks` says so.
+  std::int32_t max_expanded_blocks = 0;
 };
 
 /// Whether the kernel whose workgroups share tasks supports the storage.
@@ -64,6 +68,47 @@ template <element Element>
   const auto dims = kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values());
   return kernels::has_matrix_attention<Element>(device, dims.keys) && aligned_for_attention<Element>(view) &&
          view.head_dim <= dims.keys && view.dim_of_values() <= dims.values;
+}
+
+/// The view of blocks of 16-bit numbers that stand for those of a storage: one layer, heads before tokens, no gaps.
+/// `base`: null, where only strides matter.
+[[nodiscard]] inline block_storage_view expanded_view(const block_storage_view& view, std::int32_t num_blocks,
+                                                      std::byte* base = nullptr) noexcept {
+  constexpr auto number_bytes = std::int64_t{2};
+  const auto rows = std::int64_t{view.block_size} * view.num_kv_heads;
+  auto expanded = block_storage_view{};
+  expanded.base = base;
+  expanded.num_blocks = num_blocks;
+  expanded.num_layers = 1;
+  expanded.block_size = view.block_size;
+  expanded.num_kv_heads = view.num_kv_heads;
+  expanded.head_dim = view.head_dim;
+  expanded.token_stride = view.head_dim;
+  expanded.head_stride = std::int64_t{view.block_size} * view.head_dim;
+  expanded.value_dim = view.value_dim;
+  expanded.value_token_stride = view.value_dim;
+  expanded.value_head_stride = std::int64_t{view.block_size} * view.value_dim;
+  expanded.value_offset = rows * view.head_dim * number_bytes;
+  const auto end = expanded.value_offset + rows * view.dim_of_values() * number_bytes;
+  expanded.block_stride = (end + 255) / 256 * 256;
+  expanded.layer_stride = expanded.block_stride * num_blocks;
+  return expanded;
+}
+
+/// Whether kernels expand these blocks: keys and values are rows that start at multiples of 8 bytes and are multiples
+/// of 8 numbers long.
+template <element Element>
+[[nodiscard]] bool can_expand(const block_storage_view& view) noexcept {
+  if constexpr (kernels::is_expandable<Element>) {
+    const auto aligned = [](std::int64_t bytes) { return bytes % 8 == 0; };
+    const auto rows_aligned = [&](const block_storage_view& rows) {
+      return aligned(rows.token_stride) && aligned(rows.head_stride) && aligned(rows.head_dim);
+    };
+    return view.strided() && !view.is_latent() && aligned(view.block_stride) && aligned(view.layer_stride) &&
+           aligned(view.value_offset) && rows_aligned(view.keys_alone()) && rows_aligned(view.values_alone()) &&
+           reinterpret_cast<std::uintptr_t>(view.base) % 8 == 0;
+  }
+  return false;
 }
 
 /// The shape of attention plans for this storage on a device: `kernel`, `columns`, `num_shares` and `joined_shares`
@@ -79,6 +124,17 @@ template <element Element>
   const auto known = runtime::get_device_properties(&properties, device);
   if (known != runtime::success) {
     return to_result(known, "the properties of a device").error();
+  }
+  if constexpr (kernels::is_expandable<Element>) {
+    if (use.max_expanded_blocks > 0 && use.max_query_tokens > 0 && can_expand<Element>(view)) {
+      const auto expanded = expanded_view(view, use.max_expanded_blocks);
+      auto shape = attention_shape_on<attention_numbers::brain>(device, expanded, group_size, use);
+      if (shape && shape->kernel == kernel_kind::groups) {
+        shape->expanded_blocks = use.max_expanded_blocks;
+        shape->expanded_block_bytes = expanded.block_stride;
+        return shape;
+      }
+    }
   }
   auto shape = attention_shape{};
   shape.block_size = view.block_size;
@@ -164,6 +220,28 @@ template <element Input, class Number>
   return described;
 }
 
+/// Attention over a copy of the blocks in 16-bit numbers, which it makes first.
+template <element Element>
+[[nodiscard]] runtime::status attend_expanded(kernels::attention_call call, const attention_plan& plan,
+                                              std::int32_t max_columns, runtime::stream stream) {
+  using brain = attention_numbers::brain;
+  const auto layout = attention_workspace_layout(plan.shape, call.output.dim);
+  auto expansion = kernels::block_expansion{};
+  expansion.from = call.view;
+  expansion.layer = call.layer;
+  expansion.indices = call.indices;
+  expansion.to = expanded_view(call.view, plan.shape.expanded_blocks, plan.workspace + layout.expanded_blocks);
+  expansion.ids = reinterpret_cast<block_id*>(plan.workspace + layout.expanded_ids);
+  const auto expanded = kernels::expand_blocks<Element, brain>(expansion, plan, stream);
+  if (expanded != runtime::success) {
+    return expanded;
+  }
+  call.view = expansion.to;
+  call.layer = 0;
+  call.indices = expansion.ids;
+  return kernels::attend_in_groups<brain, attention_numbers>(call, plan, max_columns, stream);
+}
+
 /// Checks that plan and storage fit the call. Constant time. Errors: `invalid_argument`.
 template <element Element>
 [[nodiscard]] result<void> check_attention(const block_storage_view& view, std::int32_t layer,
@@ -229,7 +307,16 @@ template <element Element>
     return error{error_code::invalid_argument, "num_heads of the queries, which are not those of attention_batch.plan,",
                  num_heads, std::int64_t{shape.num_kv_heads} * shape.group_size};
   }
-  if ((!plain || packs_tokens<Element>) && !aligned_for_attention<Element>(view)) {
+  const auto expands = shape.expanded_blocks > 0;
+  const auto expanded_bytes =
+      can_expand<Element>(view) ? expanded_view(view, shape.expanded_blocks).block_stride : std::int64_t{0};
+  if (expands && shape.expanded_block_bytes != expanded_bytes) {
+    return error{error_code::invalid_argument,
+                 "expanded_block_bytes of attention_batch.plan, which are not those of the storage's blocks,",
+                 shape.expanded_block_bytes, expanded_bytes};
+  }
+  const auto any_alignment = expands || (plain && !packs_tokens<Element>);
+  if (!any_alignment && !aligned_for_attention<Element>(view)) {
     return error{error_code::invalid_argument,
                  "kernel of attention_batch.plan, which reads no keys and values that are not aligned,",
                  static_cast<std::int64_t>(shape.kernel), 0};
@@ -304,6 +391,11 @@ template <element Element, element Input = float32, element Output = Input>
   // Without a number of queries per row, each row has one query, and a task has no more columns than heads. This sizes
   // a grid; the plan says how many columns there are.
   const auto max_columns = batch.query_indptr.empty() ? call.group_size : batch.plan.shape.columns;
+  if constexpr (kernels::is_expandable<Element>) {
+    if (batch.plan.shape.expanded_blocks > 0) {
+      return to_result(attend_expanded<Element>(call, batch.plan, max_columns, stream), "launch of attention");
+    }
+  }
   return to_result(kernels::decode_attention<Element, attention_numbers>(call, batch.plan, max_columns, stream),
                    "launch of attention");
 }

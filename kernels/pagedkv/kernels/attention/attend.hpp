@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/storage_formats.hpp>
+#include <pagedkv/kernels/attention/expand.hpp>
 #include <pagedkv/kernels/attention/group.hpp>
 #include <pagedkv/kernels/attention/latent.hpp>
 #include <pagedkv/kernels/attention/launcher.hpp>
@@ -180,19 +181,10 @@ template <class Element, class Numbers>
   return runtime::error_invalid_value;
 }
 
-template <class Element, class Numbers>
-[[nodiscard]] runtime::status decode_attention(const attention_call& call, const attention_plan& plan,
-                                               std::int32_t max_columns, runtime::stream stream) {
-  auto planned = call;
-  planned.plan = attention_plan_view::of(plan);
-  auto launched = launch_attention<Element, Numbers>(planned, plan.shape, stream);
-  // Second, so that its workgroups need not wait: the first has waited for all earlier kernels.
-  if (launched == runtime::success && plan.launches_prefixes()) {
-    launched = launch_prefix_attention<Element, Numbers>(call, plan, stream);
-  }
-  if (launched != runtime::success) {
-    return launched;
-  }
+/// Merges the partial results of what was launched before.
+template <class Numbers>
+[[nodiscard]] runtime::status launch_merge(const attention_call& planned, const attention_plan& plan,
+                                           std::int32_t max_columns, runtime::stream stream) {
   const auto layout = attention_plan_layout(plan.shape);
   // Without prefixes, a share begins one merge at most. Workgroups loop, so fewer suffice for more: also for a batch
   // with more queries in a row than that of the call when a graph was captured.
@@ -204,15 +196,37 @@ template <class Element, class Numbers>
   auto shape = launch_shape{};
   shape.grid.x = static_cast<std::uint32_t>(std::clamp(merges / merge_groups, 1, most_merging_workgroups));
   shape.workgroup.x = static_cast<std::uint32_t>(merge_lanes * merge_groups);
-  const auto launch_merge = [&](auto head_dim) {
+  const auto launch_kernel = [&](auto head_dim) {
     constexpr auto dim = decltype(head_dim)::value;
     return plan.launches_prefixes() ? launch_following<merge_kernel<Numbers, dim, true>>(
                                           shape, stream, planned, plan.shape.columns)
                                     : launch_following<merge_kernel<Numbers, dim, false>>(
                                           shape, stream, planned, plan.shape.columns);
   };
-  return call.output.dim > largest_attention_dim ? launch_merge(std::integral_constant<int, largest_value_dim>{})
-                                                 : for_head_dim(call.output.dim, launch_merge);
+  return planned.output.dim > largest_attention_dim ? launch_kernel(std::integral_constant<int, largest_value_dim>{})
+                                                    : for_head_dim(planned.output.dim, launch_kernel);
+}
+
+template <class Element, class Numbers>
+[[nodiscard]] runtime::status decode_attention(const attention_call& call, const attention_plan& plan,
+                                               std::int32_t max_columns, runtime::stream stream) {
+  auto planned = call;
+  planned.plan = attention_plan_view::of(plan);
+  auto launched = launch_attention<Element, Numbers>(planned, plan.shape, stream);
+  // Second, so that its workgroups need not wait: the first has waited for all earlier kernels.
+  if (launched == runtime::success && plan.launches_prefixes()) {
+    launched = launch_prefix_attention<Element, Numbers>(call, plan, stream);
+  }
+  return launched == runtime::success ? launch_merge<Numbers>(planned, plan, max_columns, stream) : launched;
+}
+
+template <class Element, class Numbers>
+[[nodiscard]] runtime::status attend_in_groups(const attention_call& call, const attention_plan& plan,
+                                               std::int32_t max_columns, runtime::stream stream) {
+  auto planned = call;
+  planned.plan = attention_plan_view::of(plan);
+  const auto launched = launch_group_attention<Element, Numbers>(planned, stream);
+  return launched == runtime::success ? launch_merge<Numbers>(planned, plan, max_columns, stream) : launched;
 }
 
 }  // namespace pagedkv::kernels

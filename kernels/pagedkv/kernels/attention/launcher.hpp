@@ -152,4 +152,30 @@ template <class Element, class Numbers>
 [[nodiscard]] runtime::status decode_attention(const attention_call& call, const attention_plan& plan,
                                                std::int32_t max_columns, runtime::stream stream);
 
+/// Enqueues attention by a plan for `kernel_kind::groups` that shares no prefixes, as `decode_attention` does: fewer
+/// kernels to compile where only this one is needed.
+template <class Element, class Numbers>
+[[nodiscard]] runtime::status attend_in_groups(const attention_call& call, const attention_plan& plan,
+                                               std::int32_t max_columns, runtime::stream stream);
+
+/// Blocks that become numbers of another element before attention reads them.
+struct block_expansion {
+  block_storage_view from;
+  std::int32_t layer = 0;
+  const block_id* indices = nullptr;  // of the batch
+  block_storage_view to;              // one layer, whose rows lie without gaps, heads before tokens; a block per entry
+  block_id* ids = nullptr;            // written: the table of the same batch in these blocks
+};
+
+/// Whether blocks of the element may be expanded.
+template <class Element>
+inline constexpr bool is_expandable = sizeof(typename Element::storage) == 1 && !packs_tokens<Element>;
+
+/// Enqueues the expansion of the blocks of a batch's tables, of which the plan has the number. All pointers are
+/// device-accessible memory. Rows of both sides start at multiples of the bytes of 8 numbers, and have as many or a
+/// multiple.
+template <class Element, class To>
+[[nodiscard]] runtime::status expand_blocks(const block_expansion& expansion, const attention_plan& plan,
+                                            runtime::stream stream);
+
 }  // namespace pagedkv::kernels

@@ -4,3 +4,4 @@
 
 PAGEDKV_INSTANTIATE_ELEMENT(pagedkv::bfloat16)
 PAGEDKV_INSTANTIATE_CONVERSION(pagedkv::bfloat16, pagedkv::int8)
+PAGEDKV_INSTANTIATE_EXPANDED_ATTENTION(pagedkv::bfloat16, pagedkv::hip::attention_numbers)

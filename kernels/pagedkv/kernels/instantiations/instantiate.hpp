@@ -48,13 +48,24 @@
       const ::pagedkv::kernels::attention_call&, const ::pagedkv::attention_plan&, std::int32_t, \
       ::pagedkv::runtime::stream);
 
+/// The expansion of blocks of `Element`, if it has 8 bits, for attention over blocks of `To`; and that attention, which
+/// the file of bfloat16 has.
+#define PAGEDKV_INSTANTIATE_EXPANSION(Element, To)                                  \
+  template ::pagedkv::runtime::status pagedkv::kernels::expand_blocks<Element, To>( \
+      const ::pagedkv::kernels::block_expansion&, const ::pagedkv::attention_plan&, ::pagedkv::runtime::stream);
+#define PAGEDKV_INSTANTIATE_EXPANDED_ATTENTION(Element, Numbers)                                 \
+  template ::pagedkv::runtime::status pagedkv::kernels::attend_in_groups<Element, Numbers>(      \
+      const ::pagedkv::kernels::attention_call&, const ::pagedkv::attention_plan&, std::int32_t, \
+      ::pagedkv::runtime::stream);
+
 /// Every kernel over blocks of `Element`, for rows, queries, outputs and blocks of the numbers of
 /// pagedkv/device/attend.hpp. That header comes first.
-#define PAGEDKV_INSTANTIATE_ELEMENT(Element)                   \
-  PAGEDKV_INSTANTIATE_ROWS(Element, ::pagedkv::float32)        \
-  PAGEDKV_INSTANTIATE_ROWS(Element, ::pagedkv::float16)        \
-  PAGEDKV_INSTANTIATE_ROWS(Element, ::pagedkv::bfloat16)       \
-  PAGEDKV_INSTANTIATE_CONVERSION(Element, ::pagedkv::float32)  \
-  PAGEDKV_INSTANTIATE_CONVERSION(Element, ::pagedkv::float16)  \
-  PAGEDKV_INSTANTIATE_CONVERSION(Element, ::pagedkv::bfloat16) \
+#define PAGEDKV_INSTANTIATE_ELEMENT(Element)                                       \
+  PAGEDKV_INSTANTIATE_ROWS(Element, ::pagedkv::float32)                            \
+  PAGEDKV_INSTANTIATE_ROWS(Element, ::pagedkv::float16)                            \
+  PAGEDKV_INSTANTIATE_ROWS(Element, ::pagedkv::bfloat16)                           \
+  PAGEDKV_INSTANTIATE_CONVERSION(Element, ::pagedkv::float32)                      \
+  PAGEDKV_INSTANTIATE_CONVERSION(Element, ::pagedkv::float16)                      \
+  PAGEDKV_INSTANTIATE_CONVERSION(Element, ::pagedkv::bfloat16)                     \
+  PAGEDKV_INSTANTIATE_EXPANSION(Element, ::pagedkv::hip::attention_numbers::brain) \
   PAGEDKV_INSTANTIATE_ATTENTION(Element, ::pagedkv::hip::attention_numbers)
