@@ -6,8 +6,8 @@
 //
 //   kernel_attention [--latent | --prompts | --prefixes | --lists | --shapes SHAPES] [FILE]
 //
-// prints the tables; or only that of latent vectors, of prompts, of shared prefixes, of lists, or one of the shapes that
-// a file lists (attention_shapes.hpp); writes the same as JSON to FILE.
+// prints the tables; or only that of latent vectors, of prompts, of shared prefixes, of lists, or one of the shapes
+// that a file lists (attention_shapes.hpp); writes the same as JSON to FILE.
 
 #include "attention_shapes.hpp"
 #include "records.hpp"

@@ -163,7 +163,7 @@ struct attention_plan_layout {
   }
 };
 
-/// Offsets of the parts of the working memory for plans of a shape, in bytes from its start. Partial results come first.
+/// Offsets of the parts of the working memory for plans of a shape, in bytes from its start. Partial results are first.
 struct attention_workspace_layout {
   std::size_t expanded_ids = 0;     // of the expanded blocks, for each entry of the batch's block tables
   std::size_t expanded_blocks = 0;  // one for each entry

@@ -57,7 +57,9 @@ struct attention_use {
   std::int32_t window = 0;                    // that of the options of each call, as in `attention_options::window`
   // Entries of a batch's block tables, of all rows, that the workspace has room for as bfloat16: each call expands
   // their blocks once, and its queries read the copy. For prompts over int8 and float8. 0: queries read the blocks as
-  // they are stored. Ignored where this cannot be; `attention_shape::expanded_blocks` says so.
+  // they are stored. Ignored where this cannot be, so that engines ask on every device alike: for decoding, other
+  // elements, latent vectors, rows of no multiple of 8 numbers, and without matrix instructions for bfloat16 rows of
+  // this length. `attention_shape::expanded_blocks` is 0 then.
   std::int32_t max_expanded_blocks = 0;
 };
 
@@ -340,7 +342,8 @@ template <element Element>
 /// device: queries and probabilities are rounded to bfloat16 over bfloat16, to float16 over float16 and elements of 8
 /// bits, and accumulated in float32. Over elements of 8 bits, Hopper's products of warpgroups round them to bfloat16,
 /// and values times the scales of tokens. There, numbers of V with a token's scale below 2^-64 count as zeros, and a
-/// NaN in a token that only some of a row's queries see reaches all of the row's results.
+/// NaN in a token that only some of a row's queries see reaches all of the row's results. Expanded blocks
+/// (`attention_use::max_expanded_blocks`) are bfloat16: keys and values times their scales are rounded to it.
 ///
 /// Rows above 256 numbers use plain arithmetic, except latent vectors of 576 numbers on NVIDIA, in 16-bit elements or
 /// packed tokens, which products read as bfloat16. Packed tokens start at multiples of 16 bytes.
