@@ -58,8 +58,6 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(expanding_lanes) expand_blocks_kernel(
   using storage = typename Element::storage;
   using to_storage = typename To::storage;
   constexpr auto numbers = numbers_per_lane<To>;
-  wait_for_previous_kernel();
-  let_next_kernel_start();
   const auto of_values = workgroup_index().z != 0;
   const auto& half = of_values ? call.values : call.keys;
   const auto index = static_cast<std::int32_t>(local_index().x);
@@ -122,7 +120,9 @@ template <class Element, class To>
     constexpr auto numbers = numbers_per_lane<To>;
     constexpr auto chunks_of_part = lanes_of_part * chunks_of_lane;
     const auto describe = [&](const block_storage_view& from, const block_storage_view& to) {
-      auto half = expanded_half{from, to.base};
+      auto half = expanded_half{};
+      half.from = from;
+      half.to = to.base;
       half.chunks_of_row = divider<std::int32_t>(to.head_dim / numbers);
       half.num_chunks = to.num_kv_heads * to.block_size * half.chunks_of_row.divisor();
       const auto parts = (half.num_chunks + chunks_of_part - 1) / chunks_of_part;
@@ -142,7 +142,8 @@ template <class Element, class To>
     call.ids = expansion.ids;
     const auto workgroups = static_cast<std::uint32_t>(std::max(call.keys.workgroups(), call.values.workgroups()));
     const auto shape = launch_shape{{workgroups, 1, 2}, {expanding_lanes}};
-    return launch_following<expand_blocks_kernel<Element, To>>(shape, stream, call);
+    // Attention that waits beside this kernel would take longer than one that starts after it.
+    return launch<expand_blocks_kernel<Element, To>>(shape, stream, call);
   }
   return runtime::error_invalid_value;
 }
