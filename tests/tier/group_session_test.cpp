@@ -371,6 +371,43 @@ TEST_CASE("a session with groups of another shape, or torn, is refused", "[tier]
   CHECK(small.cache.num_free_blocks() == 8);
 }
 
+TEST_CASE("an offer that lacks a block of a group is refused", "[tier][session][hand_over]") {
+  auto one = groups_engine{config_of({full, with_sinks, state})};
+  const auto id = one.create(counted(50)).value();
+  one.compute(id);
+  const auto offer = offer_sequence(one.cache, id).value();
+  auto another = groups_engine{config_of({full, with_sinks, state})};
+  const auto is_refused = [&](const sequence_offer& changed) {
+    const auto made = accept_sequence(another.cache, changed, one.cache.blocks());
+    return made.has_error() && made.error().code == error_code::invalid_argument &&
+           another.cache.num_free_blocks() == 400;
+  };
+  auto end = std::ptrdiff_t{0};
+  for (std::size_t g = 0; g < 3; ++g) {
+    CAPTURE(g);
+    const auto& table = offer.head.tables[g];
+    REQUIRE(table.num_entries > table.num_leading);
+    const auto begin = std::exchange(end, end + table.num_entries);
+    const auto without = [&](std::int64_t entry) {
+      auto changed = offer;
+      --changed.head.tables[g].num_entries;
+      changed.blocks.erase(changed.blocks.begin() + begin + entry);
+      return changed;
+    };
+    CHECK(is_refused(without(table.num_entries - 1)));
+    auto later = without(table.num_leading);
+    ++later.head.tables[g].first_place;
+    CHECK(is_refused(later));
+    if (table.num_leading != 0) {
+      auto no_sink = without(0);
+      --no_sink.head.tables[g].num_leading;
+      CHECK(is_refused(no_sink));
+    }
+  }
+  REQUIRE(offer.head.tables[1].num_leading != 0);
+  CHECK(accept_sequence(another.cache, offer, one.cache.blocks()));
+}
+
 TEST_CASE("keys of a sequence with groups go with it", "[tier][session]") {
   const auto folder = temporary_folder{};
   const auto prompt = counted(29);  // a hit before its end finds the whole window in the session

@@ -142,6 +142,15 @@ TEST_CASE("a sequence that cannot be handed over leaves the other cache as it wa
   misplaced.head.tables[0].first_place = 2;
   CHECK(test::said(accept_sequence(second, misplaced, first.view(), "one")) ==
         test::invalid("place in a session's table, which a sequence has not, is 5"));
+  auto lacking = offer;
+  --lacking.head.tables[0].num_entries;
+  lacking.blocks.pop_back();
+  CHECK(test::said(accept_sequence(second, lacking, first.view(), "one")) ==
+        test::invalid("place of computed tokens, which a session has not, is 4"));
+  lacking.head.tables[0].num_entries = 0;
+  lacking.blocks.clear();
+  CHECK(test::said(accept_sequence(second, lacking, first.view(), "one")) ==
+        test::invalid("place of computed tokens, which a session has not, is 0"));
   auto offer_beyond = offer;
   offer_beyond.blocks.back() = block_id{first.num_blocks()};
   CHECK(accept_sequence(second, offer_beyond, first.view(), "one").error().code == error_code::invalid_argument);

@@ -519,8 +519,50 @@ struct session_parts {
   bool newest_state = true;
 };
 
+/// The first of the places from `begin` to `end` of which a session has no block; at least `end` if it has all.
+[[nodiscard]] inline std::int64_t first_missing(const session_table& table, std::int64_t begin,
+                                                std::int64_t end) noexcept {
+  const auto last = table.first_place + table.num_entries - table.num_leading;
+  const auto place = std::max(begin, std::min(table.num_leading, end));
+  return table.first_place > place ? place : std::max(place, std::min(last, end));
+}
+
+/// Whether a session has the blocks that are wanted of one group, with K/V of so many tokens, but for the first
+/// `num_shared`. `to`: the new sequence's table. Errors: `invalid_argument`.
+template <class Cache>
+[[nodiscard]] result<void> check_table(const Cache& cache, std::size_t g, const session_table& from,
+                                       const session_table& to, std::int64_t num_tokens, std::int64_t num_shared,
+                                       const session_parts& parts) {
+  const auto check = [](std::int64_t place, std::int64_t end) -> result<void> {
+    return place >= end
+               ? result<void>{}
+               : error{error_code::invalid_argument, "place of computed tokens, which a session has not,", place};
+  };
+  if constexpr (!has_groups<Cache>) {
+    const auto size = std::int64_t{cache.config().block_size};
+    const auto end = (num_tokens + size - 1) / size;
+    return check(first_missing(from, std::max(from.first_place, num_shared), end), end);
+  } else {
+    const auto& group = cache.config().groups[g];
+    if (!group.holds_tokens()) {
+      const auto num_newest = from.num_leading > 0 ? from.num_leading : from.num_entries;
+      const auto saved = parts.saved_state ? check(from.num_entries - num_newest, to.num_entries) : result<void>{};
+      return saved && parts.newest_state ? check(num_newest, to.num_entries) : saved;
+    }
+    if (!parts.tokens) {
+      return {};
+    }
+    const auto size = std::int64_t{cache.plan().groups[g].block_size};
+    const auto end = (num_tokens + size - 1) / size;
+    const auto end_of_sinks = std::min((group.num_sinks + size - 1) / size, end);
+    const auto first = std::max(group.first_needed(num_tokens) / size, num_shared);
+    const auto sinks = check(first_missing(from, std::min(num_shared, end_of_sinks), end_of_sinks), end_of_sinks);
+    return sinks ? check(first_missing(from, std::min(first, end), end), end) : sinks;
+  }
+}
+
 /// The block that each of a session's records is loaded into: of the new sequence's own, or `no_block`. Errors:
-/// `invalid_argument` where the tables do not go together.
+/// `invalid_argument` where the tables do not go together, or lack blocks of computed tokens.
 template <class Cache>
 [[nodiscard]] result<std::vector<block_id>> blocks_to_load(const Cache& cache, const admission& made,
                                                            const session_head& head, const session_parts& parts) {
@@ -532,6 +574,7 @@ template <class Cache>
   if (made.num_cached_tokens >= head.num_computed_tokens) {
     return targets;
   }
+  const auto num_groups = has_groups<Cache> ? cache.config().groups.size() : 1;
   auto next = targets.begin();
   auto first = held->ids.begin();
   for (std::size_t g = 0; g < head.tables.size(); ++g) {
@@ -544,6 +587,11 @@ template <class Cache>
     } else if (g < cache.config().groups.size()) {
       holds_tokens = cache.config().groups[g].holds_tokens();
       num_shared = holds_tokens ? made.num_cached_tokens / cache.plan().groups[g].block_size : 0;
+    }
+    if (g < num_groups) {
+      if (const auto checked = check_table(cache, g, from, to, head.num_computed_tokens, num_shared, parts); !checked) {
+        return checked.error();
+      }
     }
     for (std::int64_t entry = 0; entry < from.num_entries; ++entry, ++next) {
       const bool is_saved = !holds_tokens && from.num_leading > 0 && entry >= from.num_leading;
