@@ -312,6 +312,12 @@ TEST_CASE("files are made and changed all together, or not at all", "[tier]") {
       const auto before = contents_of(paths[0]);
       is_right &= is_refused(20) && contents_of(paths[0]) == before;
       is_right &= is_refused(4) && contents_of(paths[0]) == before;
+      // A file that begins with zeros is taken for an empty one.
+      for (const auto& end : {std::string{}, std::string(50'000, '\0') + "precious"}) {
+        const auto zeros = std::string(100, '\0') + end;
+        std::ofstream{paths[0], std::ios::binary} << zeros;
+        is_right &= is_refused(20) && contents_of(paths[0]) == zeros;
+      }
       return is_right && std::ssize(contents_of(paths[1])) == bytes_for(format, 15);
     }));
   }

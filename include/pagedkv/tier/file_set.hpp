@@ -11,6 +11,7 @@
 #include <pagedkv/tier/sealed_header.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cerrno>
 #include <chrono>
@@ -121,11 +122,16 @@ class preallocated_file {
   /// Gives back what is behind so many bytes. If the system refuses, the file stays longer.
   void cut(std::int64_t bytes) noexcept { static_cast<void>(::ftruncate(descriptor(), bytes) == 0); }
 
-  /// Removes the file if `open` has made it, or gives back what `allocate` added.
+  /// Removes the file if `open` has made it, or takes back what `allocate` did to it.
   void undo(const std::string& path) noexcept {
     if (is_new_) {
       ::unlink(path.c_str());
-    } else if (may_have_grown_) {
+      return;
+    }
+    for (auto at = std::size_t{0}; at < header_bytes_; at += no_bytes.size()) {  // which were zero
+      static_cast<void>(::pwrite(descriptor(), no_bytes.data(), no_bytes.size(), static_cast<::off_t>(at)) == 0);
+    }
+    if (may_have_grown_) {
       cut(size_before_);
     }
   }
@@ -187,6 +193,7 @@ class preallocated_file {
   }
 
   [[nodiscard]] result<void> write_header(std::span<const std::byte> header) noexcept {
+    header_bytes_ = header.size();
     const auto written = ::pwrite(descriptor(), header.data(), header.size(), 0);
     if (written != static_cast<ssize_t>(header.size())) {
       return system_error("writing the header of a tier's file", written < 0 ? errno : ENOSPC);
@@ -194,8 +201,11 @@ class preallocated_file {
     return ::fsync(descriptor()) != 0 ? result<void>{system_error("syncing a file of a tier", errno)} : result<void>{};
   }
 
+  alignas(record_alignment) static constexpr auto no_bytes = std::array<std::byte, record_alignment>{};
+
   file_descriptor descriptor_;
   std::int64_t size_before_ = 0;
+  std::size_t header_bytes_ = 0;  // that this process may have written
   bool direct_ = false;
   bool is_new_ = false;
   bool has_header_ = false;
