@@ -1318,6 +1318,55 @@ static void see_event(void* context, const pagedkv_event* event) {
   }
 }
 
+/* Its context is another cache. */
+static void append_to_another(void* context, const pagedkv_event* event) {
+  const pagedkv_batch_entry entries[] = {
+      {unknown, {NULL, 0, NULL, 0, NULL, 0}, -1, 0},
+      {unknown, {NULL, 0, NULL, 0, NULL, 0}, -1, 0},
+  };
+  pagedkv_batch_failure failures[2];
+  SIZED(pagedkv_batch_buffers, buffers);
+  SIZED(pagedkv_batch_outcome, outcome);
+  buffers.failures = failures;
+  buffers.room_for_failures = 2;
+  if (event->kind == PAGEDKV_EVENT_STORED) {
+    OK(pagedkv_append_batch(context, entries, 2, &buffers, stream, &outcome));
+    CHECK(outcome.num_failures == 2);
+  }
+}
+
+static void test_batches_in_events(void) {
+  pagedkv_config config = config_of(8);
+  pagedkv_cache* const another = make_cache(8);
+  pagedkv_cache* cache = NULL;
+  pagedkv_batch_entry entries[2];
+  pagedkv_batch_failure failures[2];
+  int64_t slots[32];
+  size_t i;
+  SIZED(pagedkv_batch_buffers, buffers);
+  SIZED(pagedkv_batch_outcome, outcome);
+  config.on_event = append_to_another;
+  config.event_context = another;
+  OK(pagedkv_create(&config, &cache));
+  for (i = 0; i < 2; ++i) {
+    entries[i].sequence = create(cache, i == 0 ? counting : zeros, 20);
+    entries[i].run = run_of(counting, 1);
+    entries[i].num_computed_tokens = 20;
+    entries[i].num_ahead = 0;
+  }
+  buffers.slots = slots;
+  buffers.room_for_slots = 32;
+  buffers.failures = failures;
+  buffers.room_for_failures = 2;
+  OK(pagedkv_append_batch(cache, entries, 2, &buffers, stream, &outcome));
+  CHECK(outcome.num_slots == 2 && outcome.num_failures == 0);
+  for (i = 0; i < 2; ++i) {
+    OK(pagedkv_release(cache, entries[i].sequence, NULL));
+  }
+  destroy_checked(cache);
+  destroy_checked(another);
+}
+
 static void test_events(void) {
   pagedkv_config config = config_of(8);
   pagedkv_cache* cache = NULL;
@@ -1339,6 +1388,7 @@ static void test_events(void) {
   end(cache, create(cache, counting, 40), 40);
   CHECK(seen.count[PAGEDKV_EVENT_HIT] == 1);
   destroy_checked(cache);
+  test_batches_in_events();
 }
 
 static void test_numbers(void) {

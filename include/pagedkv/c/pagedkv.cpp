@@ -955,7 +955,7 @@ template <class Cache>
 
 // Batches.
 
-/// A thread's latest batch, converted.
+/// A batch, converted. Each thread keeps the memory of its latest.
 struct converted_batch {
   std::vector<batch_entry> entries;
   std::vector<batch_failure> failures;
@@ -963,11 +963,12 @@ struct converted_batch {
 thread_local converted_batch converted;
 
 /// Errors: `out_of_memory`.
-[[nodiscard]] result<void> convert(std::span<const pagedkv_batch_entry> entries, std::size_t num_failures) noexcept {
+[[nodiscard]] result<void> convert(std::span<const pagedkv_batch_entry> entries, std::size_t num_failures,
+                                   converted_batch& to) noexcept {
   const auto copy = [&]() -> result<void> {
-    converted.entries.resize(entries.size());
-    converted.failures.resize(num_failures);
-    std::ranges::transform(entries, converted.entries.begin(), [](const pagedkv_batch_entry& from) {
+    to.entries.resize(entries.size());
+    to.failures.resize(num_failures);
+    std::ranges::transform(entries, to.entries.begin(), [](const pagedkv_batch_entry& from) {
       return batch_entry{id_of(from.sequence), run_of(from.run), from.num_computed_tokens, from.num_ahead};
     });
     return {};
@@ -982,21 +983,24 @@ template <class Append>
   if (!std::ranges::all_of(entries, [](const auto& entry) { return is_whole(entry.run); })) {
     return refuse(PAGEDKV_INVALID_ARGUMENT, "run of an entry", " has an array that is NULL");
   }
-  if (const auto copied = convert(entries, std::min(out.room_for_failures, entries.size())); !copied) {
+  auto batch = std::exchange(converted, {});  // a function that hears of it may append to another cache
+  if (const auto copied = convert(entries, std::min(out.room_for_failures, entries.size()), batch); !copied) {
     return fail(copied.error());
   }
   const auto buffers = batch_buffers{{reinterpret_cast<slot*>(out.slots), out.room_for_slots},
-                                     converted.failures,
+                                     batch.failures,
                                      {reinterpret_cast<new_block*>(out.new_blocks), out.room_for_new_blocks}};
-  return append(converted.entries, buffers, [&](const batch_outcome& done) {
+  const auto code = append(batch.entries, buffers, [&](const batch_outcome& done) {
     for (auto i = std::size_t{0}; i < done.num_failures; ++i) {
-      const auto& [entry, reason] = converted.failures[i];
+      const auto& [entry, reason] = batch.failures[i];
       out.failures[i] = {
           entry,         number_of(reason.code), reason.value, reason.limit, static_cast<pagedkv_step>(reason.step),
           reason.subject};
     }
     fill(outcome, {0, done.num_slots, done.num_failures, done.num_new_blocks, done.num_groups});
   });
+  converted = std::move(batch);
+  return code;
 }
 
 /// Calls `append(buffers)` if they are there.
