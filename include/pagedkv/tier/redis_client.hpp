@@ -102,7 +102,8 @@ struct redis_topology {
   for (const auto& range : answer.elements) {
     const auto& parts = range.elements;
     if (parts.size() < 3 || !is_within(parts[0], num_redis_slots) || !is_within(parts[1], num_redis_slots) ||
-        parts[2].elements.size() < 2 || !is_within(parts[2].elements[1], 65'536)) {
+        parts[2].elements.size() < 2 || !is_within(parts[2].elements[1], 65'536) ||
+        parts[2].elements[1].number == 0) {  // a host would be a path here
       return {};
     }
     const auto& host = parts[2].elements[0].text;
