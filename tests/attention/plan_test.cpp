@@ -463,6 +463,18 @@ TEST_CASE("too many rows or pieces are refused, and leave an empty plan", "[atte
   CHECK(said(split.plan(rows_under_test({96}, 16).batch())) ==
         "limit reached: partial results of attention is 24, limit 20");
   CHECK(split.parts().merges.empty());
+  for (const auto [max_partials, num_shares] : {std::pair{1, 64}, {2, 64}, {4, 21}, {60, 64}}) {
+    CAPTURE(max_partials, num_shares);
+    shape = shape_of(num_shares, 2);
+    shape.max_partials = max_partials;
+    auto cut = attention_planner(shape);
+    const auto refused = cut.plan(rows_under_test({1600, 592}, 16).batch());
+    REQUIRE(refused.has_error());
+    CHECK(refused.error().code == error_code::limit_reached);
+    CHECK(refused.error().limit == max_partials);
+    CHECK(cut.parts().merges.empty());
+    CHECK(cut.parts().rows.empty());
+  }
 }
 
 /// Sequences whose block tables start alike: of `lengths[i]` tokens, those before `shared[i]` are in the blocks of

@@ -295,17 +295,19 @@ class attention_planner {
     return partials;
   }
 
+  /// Where there is no room, the partial results are more than the limit, too, and the plan is refused.
   void add(const attention_merge& merge) noexcept {
-    if (merge.num_partials == 0) {
+    const auto index = static_cast<std::size_t>(counts_->num_merges);
+    if (merge.num_partials == 0 || index == merges_.size()) {
       return;
     }
-    const auto index = static_cast<std::size_t>(counts_->num_merges++);
+    ++counts_->num_merges;
     auto num_partials = merge.num_partials;
     if (!prefix_results_.empty()) {
       prefix_results_[index] = prefix_results_of(merge);
       num_partials += prefix_results_[index].num_partials;
     }
-    if (num_partials > merged_by_group) {
+    if (num_partials > merged_by_group && static_cast<std::size_t>(counts_->num_large) < large_.size()) {
       large_[static_cast<std::size_t>(counts_->num_large++)] = static_cast<std::int32_t>(index);
     }
     merges_[index] = merge;
