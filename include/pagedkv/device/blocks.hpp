@@ -52,8 +52,9 @@ namespace pagedkv::hip {
   return to_result(kernels::swap_blocks(from, to, pairs, kind, stream), "swap_blocks");
 }
 
-/// Enqueues the conversion of blocks to another element, to another layout, or both, in another storage. Linear in the
-/// pairs; on the device, in the numbers of their blocks. Errors: `invalid_argument` for blocks or storages that do not
+/// Enqueues the conversion of blocks to another element, to another layout, or both, in another storage. Numbers of the
+/// same element keep their bits, so that static scales of the two storages have to be equal then. Linear in the pairs;
+/// on the device, in the numbers of their blocks. Errors: `invalid_argument` for blocks or storages that do not
 /// fit, before anything is enqueued; `backend_failure` when a launch fails.
 template <element To, element From>
 [[nodiscard]] result<void> convert_blocks(const block_storage_view& from, const block_storage_view& to,
