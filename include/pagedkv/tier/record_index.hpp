@@ -236,8 +236,8 @@ class record_index : public Directory {
       tiers_[tier].places.give_back(place);
     }
   }
-  /// Takes back the place of a record of which a write failed, although some of it may have arrived. What was withdrawn
-  /// meanwhile is erased.
+  /// Takes back the place of a record of which a write failed, although it may have arrived: if the record has been
+  /// withdrawn meanwhile, it is erased there.
   void give_back_unwritten(record_id record, std::int32_t place, std::size_t tier) noexcept {
     if (is_withdrawn(record)) {
       erase_place(Directory::key_in_tiers(record), place, tier);
