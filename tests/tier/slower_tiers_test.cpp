@@ -1264,3 +1264,23 @@ TEST_CASE("a later cache does not find what was invalidated before its write was
   CHECK(cache.tier(1).num_erasing + cache.tier(2).num_erasing == 0);
   driver.check_invariants();
 }
+
+TEST_CASE("a store is not served from when its contents were invalidated after a write was said to have failed",
+          "[slower_tiers]") {
+  const auto store = std::make_shared<fake_store>(fault::denies);
+  auto config = by_hand();
+  config.write = write_policy::through;
+  config.ask_ahead = 1;
+  auto cache = keyed_cache{small_device(4), config, {4}, {keyed_tier{store}}};
+  auto driver = tiered_driver{cache};
+  driver.serve(numbered(5));
+  cache.wait_idle();
+  REQUIRE(store->records.size() == 1);
+  store->wrong = fault::none;
+  cache.invalidate_salt(salt{});
+  cache.run_transfers();
+  CHECK(store->records.empty());
+  CHECK(cache.tier(1).num_erasing == 0);
+  CHECK(driver.serve(numbered(5)) == 0);
+  driver.check_invariants();
+}

@@ -491,6 +491,7 @@ class record_index : public Directory {
   }
   /// Drops contents that nobody may find any more.
   void drop_from_all(record_id record) noexcept {
+    erase_owed(record);
     drop(record, host);
     erase_from_slower(record);
   }
@@ -499,6 +500,14 @@ class record_index : public Directory {
       if (const auto from = remove(record, tier); from >= 0) {
         ++tiers_[tier].counts.dropped;
         erase_place(Directory::key_in_tiers(record), from, tier);
+      }
+    }
+  }
+  /// Erases what a failed write of an owed record may have left in a tier without places.
+  void erase_owed(record_id record) noexcept {
+    for (auto tier = host + 1; at(record).due != 0 && tier < num_tiers(); ++tier) {
+      if (!tiers_[tier].has_places && is_due(record, tier)) {
+        queues_.erase(tier, Directory::key_in_tiers(record), 0);
       }
     }
   }
