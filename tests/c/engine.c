@@ -149,7 +149,8 @@ static void test_creation(void) {
   pagedkv_tiers tiers = {.struct_size = sizeof tiers};
   pagedkv_cache* cache = NULL;
   const float scales[] = {0.5f, 0.25f};
-  char memory[8];
+  char memory[8], path[512];
+  const char* const paths[] = {path};
   WRONG(pagedkv_config_init(NULL));
   WRONG(pagedkv_tiers_init(NULL));
   WRONG(pagedkv_create(NULL, &cache));
@@ -204,9 +205,17 @@ static void test_creation(void) {
   tiers = tiers_in("weights");
   tiers.write = 7;
   WRONG_IF(build.num_tiers > 0, pagedkv_create(&config, &cache));
+  snprintf(path, sizeof path, "%s/refused", folder);
   tiers = tiers_in("weights");
+  tiers.file_paths = paths;
   tiers.queue_records = 0;
   WRONG_IF(build.num_tiers > 0, pagedkv_create(&config, &cache));
+  if (build.layers_differ) {
+    tiers.queue_records = 8;
+    tiers.ask_ahead = 1;
+    WRONG_IF(build.num_tiers > 0, pagedkv_create(&config, &cache));
+  }
+  CHECK(fopen(path, "rb") == NULL);
   tiers = tiers_in("weights");
   tiers.host_records = 0;
   WRONG_IF(build.num_tiers > 0, pagedkv_create(&config, &cache));
@@ -1337,14 +1346,19 @@ static void append_to_another(void* context, const pagedkv_event* event) {
 
 static void test_batches_in_events(void) {
   pagedkv_config config = config_of(8);
-  pagedkv_cache* const another = make_cache(8);
-  pagedkv_cache* cache = NULL;
+  pagedkv_tiers tiers = tiers_in("weights");
+  pagedkv_cache *another = make_cache(8), *cache = NULL;
+  char path[512];
+  const char* const paths[] = {path};
   pagedkv_batch_entry entries[2];
   pagedkv_batch_failure failures[2];
   int64_t slots[32];
   size_t i;
   SIZED(pagedkv_batch_buffers, buffers);
   SIZED(pagedkv_batch_outcome, outcome);
+  snprintf(path, sizeof path, "%s/other_records", folder);
+  tiers.file_paths = paths;
+  config.tiers = config.tiers == NULL ? NULL : &tiers;
   config.on_event = append_to_another;
   config.event_context = another;
   OK(pagedkv_create(&config, &cache));

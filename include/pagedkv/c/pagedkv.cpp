@@ -820,6 +820,9 @@ template <class Cache>
     if (given.host_records < 1) {
       return error{error_code::invalid_argument, "host_tier.num_records", given.host_records, 1};
     }
+    if (const auto valid = validate(tiers, layers_differ); !valid) {  // before there are files, too
+      return valid.error();
+    }
     if (const auto planned = plan_records<typename Cache::layout_type>(wanted); !planned) {
       return planned.error();
     }

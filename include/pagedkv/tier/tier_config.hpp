@@ -38,8 +38,11 @@ struct tier_config {
   bool threads = true;                   // false: transfers run in `run_transfers` only
 };
 
-/// Errors: `invalid_argument`.
-[[nodiscard]] inline result<void> validate(const tier_config& config) noexcept {
+/// `layers_differ`: of the cache. Errors: `invalid_argument`.
+[[nodiscard]] inline result<void> validate(const tier_config& config, bool layers_differ = false) noexcept {
+  if (layers_differ && config.ask_ahead != 0) {
+    return error{error_code::invalid_argument, "tier_config.ask_ahead, which is for one group,", config.ask_ahead, 0};
+  }
   if (config.exclusive && config.write != write_policy::on_eviction) {
     return error{error_code::invalid_argument, "tier_config.exclusive, which needs write_policy::on_eviction,", 1, 0};
   }

@@ -639,10 +639,7 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     if (host.num_records < 1) {
       return error{error_code::invalid_argument, "host_tier.num_records", host.num_records, 1};
     }
-    if (layers_differ && tiers.ask_ahead != 0) {
-      return error{error_code::invalid_argument, "tier_config.ask_ahead, which is for one group,", tiers.ask_ahead, 0};
-    }
-    return validate(tiers);
+    return validate(tiers, layers_differ);
   }
   [[nodiscard]] static result<memory_plan> plan_of_groups(const cache_config& config) noexcept {
     return plan_memory(config.groups, size_of_element<element_type>, config.block_size);
