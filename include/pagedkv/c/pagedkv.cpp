@@ -748,7 +748,7 @@ struct tier_maker<remote_tier<redis_client>> {
       return config.error();
     }
     const auto timeout =
-        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds{tiers.remote_timeout});
+        std::chrono::ceil<std::chrono::milliseconds>(std::chrono::nanoseconds{tiers.remote_timeout});
     return remote_tier<redis_client>{redis_client{*config}, format, {.timeout = timeout}};
   }
 };
