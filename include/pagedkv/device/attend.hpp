@@ -167,8 +167,8 @@ template <element Element>
     if (has_group_attention<Element>(properties, view) && (use.lists == listed_blocks::none || takes_lists)) {
       geometry = {1, 1, kernels::group_residency(properties.matrices)};
       shape.kernel = kernel_kind::groups;
-      shape.columns = kernels::group_columns(
-          properties.matrices, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
+      shape.columns =
+          kernels::group_columns(properties, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
       shape.deals_tasks = use.max_query_tokens > 0 && kernels::group_takes_dealt_tasks(properties.matrices);
     }
   } else if (kernels::has_matrix_attention<Element>(properties, view.head_dim) &&
@@ -187,8 +187,8 @@ template <element Element>
   shape.num_shares = std::max(num_workgroups / workgroups_of_share, 1) * geometry.shares;
   const auto multiplies_columns = shape.kernel == kernel_kind::waves || shape.kernel == kernel_kind::groups;
   if (use.shares_prefixes && multiplies_columns && has_group_attention<Element>(properties, view)) {
-    shape.prefix_columns = kernels::group_columns(
-        properties.matrices, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
+    shape.prefix_columns =
+        kernels::group_columns(properties, kernels::group_dims_for<Element>(view.head_dim, view.dim_of_values()));
     shape.prefix_shares = properties.num_processors * kernels::group_residency(properties.matrices);
     if (sizeof(typename Element::storage) == 1) {
       shape.prefix_costs = kernels::prefix_costs_of_bytes(properties);

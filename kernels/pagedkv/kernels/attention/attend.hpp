@@ -100,7 +100,9 @@ template <class Element, class Numbers>
       if constexpr (keys <= matrix_type::largest_dim) {
         constexpr auto kernel = group_attend_kernel<Element, Numbers, keys, values, tiles, matrix_type, waves>;
         const auto shared_bytes = prefill_shared_bytes<kernel, Element, keys, values>();
-        auto shape = attention_launch(call.plan.num_shares, 1, prefill_lanes<Element, keys, values>(shared_bytes));
+        const auto workgroups = shared_bytes > 0 ? 1 : group_walk<matrix_type, values>::workgroups(call.plan);
+        auto shape =
+            attention_launch(call.plan.num_shares * workgroups, 1, prefill_lanes<Element, keys, values>(shared_bytes));
         shape.dynamic_shared_bytes = shared_bytes;
         return launch_following<kernel>(shape, stream, call, divider<std::int32_t>(call.view.block_size));
       } else {

@@ -37,6 +37,7 @@ struct attention_plan_view {
   const attention_prefix_query* prefix_queries = nullptr;    // [query]; null unless the plan is that of shared prefixes
   const attention_prefix_results* prefix_results = nullptr;  // [merge]; null if no prefix is shared
   std::int32_t prefix_columns = 0;
+  std::int32_t columns = 0;              // of a task
   std::int64_t first_prefix_column = 0;  // among the columns of all partial results
 
   [[nodiscard]] static attention_plan_view of(const attention_plan& plan) {
@@ -49,6 +50,7 @@ struct attention_plan_view {
     view.large = reinterpret_cast<const std::int32_t*>(plan.words + layout.large);
     view.following = static_cast<std::int32_t>(layout.following);
     view.num_shares = plan.shape.num_shares;
+    view.columns = plan.shape.columns;
     view.split_tiles = plan.shape.split_tokens > 0 ? plan.shape.split_tokens / attention_tile : 1 << 30;
     view.joined_shares = plan.shape.split_tokens > 0 ? 1 : plan.shape.joined_shares;
     if (plan.launches_prefixes()) {
@@ -67,6 +69,7 @@ struct attention_plan_view {
     view.shares = reinterpret_cast<const attention_share*>(plan.words + layout.prefix_shares);
     view.prefix_queries = reinterpret_cast<const attention_prefix_query*>(plan.words + layout.prefix_queries);
     view.num_shares = plan.shape.prefix_shares;
+    view.columns = plan.shape.prefix_columns;
     view.split_tiles = 1 << 30;
     return view;
   }

@@ -184,9 +184,65 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Shares* waves_of_share(HeadDim, Tiles)
   }
 }
 
-/// Elsewhere tasks are not dealt.
-template <class Matrix>
-using group_walk = std::conditional_t<Matrix::columns == 8, attention_task_walk, attention_walk>;
+/// A walk over the tasks of a share, or over halves of them where a task has twice as many columns as a workgroup.
+template <class Walk>
+class half_walk : public Walk {
+ public:
+  explicit PAGEDKV_DEVICE half_walk(const attention_call& call) : Walk(call, share_of(call.plan)), call_(call) {
+    begin_half();
+  }
+
+  PAGEDKV_DEVICE void next_piece() {
+    const auto shift = shift_of(read_again(call_).plan);
+    this->row.num_column_tiles >>= shift;
+    this->task >>= shift;
+    this->partial >>= shift;
+    Walk::next_piece();
+    begin_half();
+  }
+
+  /// Of a share.
+  [[nodiscard]] static PAGEDKV_HOST_DEVICE std::int32_t workgroups(const attention_plan_view& plan) {
+    return 1 << shift_of(plan);
+  }
+
+ private:
+  static constexpr std::int32_t own_columns = 64;
+
+  [[nodiscard]] static PAGEDKV_HOST_DEVICE std::int32_t shift_of(const attention_plan_view& plan) {
+    return plan.columns > own_columns ? 1 : 0;
+  }
+  [[nodiscard]] static PAGEDKV_DEVICE std::int32_t share_of(const attention_plan_view& plan) {
+    return static_cast<std::int32_t>(workgroup_index().x) >> shift_of(plan);
+  }
+
+  /// The half's columns are numbered like those of a task.
+  PAGEDKV_DEVICE void begin_half() {
+    const auto shift = shift_of(read_again(call_).plan);
+    const auto half = static_cast<std::int32_t>(workgroup_index().x) & shift;
+    this->row.num_column_tiles <<= shift;
+    this->task = (this->task << shift) + half;
+    this->partial = (this->partial << shift) + half;
+  }
+
+  const attention_call& call_;
+};
+
+/// The same where a workgroup has all columns of a task.
+template <class Walk>
+class whole_walk : public Walk {
+ public:
+  explicit PAGEDKV_DEVICE whole_walk(const attention_call& call)
+      : Walk(call, static_cast<std::int32_t>(workgroup_index().x)) {}
+
+  [[nodiscard]] static constexpr std::int32_t workgroups(const attention_plan_view& /*plan*/) { return 1; }
+};
+
+/// Tasks are dealt, and have two halves for long values, only where matrices have eight columns.
+template <class Matrix, int ValueDim>
+using group_walk = std::conditional_t<
+    Matrix::columns != 8, whole_walk<attention_walk>,
+    std::conditional_t<(ValueDim > 128), half_walk<attention_task_walk>, whole_walk<attention_task_walk>>>;
 
 /// The pieces of a share. The waves of a workgroup share keys and values in shared memory; each has its own columns.
 template <class Element, class Numbers, int KeyDim, int ValueDim, int Tiles, class Matrix, int Waves>
@@ -195,8 +251,7 @@ PAGEDKV_INLINED_DEVICE void attend_group(const attention_call& call, const divid
   PAGEDKV_SHARED typename stages::memory shared;
   const auto index = static_cast<int>(local_index().x);
   const auto wave = uniform(index / Matrix::lanes);
-  const auto share = static_cast<std::int32_t>(workgroup_index().x);
-  auto walk = group_walk<Matrix>(call, share);
+  auto walk = group_walk<Matrix, ValueDim>(call);
   auto stage = stages(call, block_size, shared, index);
   using products = row_products<Element, Numbers, KeyDim, Tiles, Matrix, ValueDim, Waves>;
   auto state = piece_state<products, true>(call, index % Matrix::lanes, wave);
@@ -230,9 +285,10 @@ PAGEDKV_INLINED_DEVICE void attend_group(const attention_call& call, const divid
 template <class Element, int KeyDim, int ValueDim>
 inline constexpr int most_group_lanes =
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
-    has_warpgroup_prefill<ValueDim> ? warpgroup_prefill_shape<Element, KeyDim, ValueDim>::lanes :
+    warpgroup_prefill_shape<Element, KeyDim, ValueDim>::lanes;
+#else
+    group_lanes;
 #endif
-                                    group_lanes;
 
 /// Attention with matrix instructions for tasks with many columns: prefill, trees of drafts, and values that are not
 /// like keys. A share of the plan is a workgroup's. Keys up to `KeyDim` and values up to `ValueDim` numbers.
@@ -247,13 +303,10 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS((most_group_lanes<Element, KeyDim, Val
     }
     let_next_kernel_start();
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
-    if constexpr (has_warpgroup_prefill<ValueDim>) {
-      attend_in_warpgroups<Element, Numbers, KeyDim, ValueDim>(call, block_size);
-    } else
+    attend_in_warpgroups<Element, Numbers, KeyDim, ValueDim>(call, block_size);
+#else
+    attend_group<Element, Numbers, KeyDim, ValueDim, Tiles, Matrix, Waves>(call, block_size);
 #endif
-    {
-      attend_group<Element, Numbers, KeyDim, ValueDim, Tiles, Matrix, Waves>(call, block_size);
-    }
     // The merge waits for this kernel only, and so for both.
     if (!waits_first && workgroup_index().x == 0) {
       wait_for_previous_kernel();

@@ -59,6 +59,13 @@ PAGEDKV_DEVICE inline void end_pieces(unsigned to) { put_piece(to, {{0, 0, 0, 0,
   return piece;
 }
 
+/// The row of a piece in shared memory, which is read where a row is needed.
+struct row_of_piece {
+  unsigned piece;  // its address
+
+  [[nodiscard]] PAGEDKV_DEVICE operator attention_row() const { return take_piece(piece).row; }
+};
+
 /// `columns`: the address of the first one.
 PAGEDKV_DEVICE inline void put_column(unsigned columns, int index, const warpgroup_column& column) {
   const registers<lane_word, 4> words = {
@@ -90,20 +97,23 @@ using prefill_number = std::conditional_t<sizeof(typename Element::storage) == 1
                                           typename Numbers::template of_products<Element>>;
 
 /// The division of a workgroup's work: a warpgroup that copies, one that expands numbers of 8 bits, and two that
-/// compute 64 columns each. Keys and values pass through shared memory in stages of 128 tokens.
+/// compute 64 columns each. Keys and values pass through shared memory in stages of 128 tokens, or 64 where values have
+/// more than 128 numbers.
 template <class Element, int KeyDim, int ValueDim>
 struct warpgroup_prefill_shape {
   static constexpr bool expands = sizeof(typename Element::storage) == 1;
   static constexpr int producers = expands ? 2 : 1;
   static constexpr int consumers = 2;
   static constexpr int lanes = (producers + consumers) * warpgroup_lanes;
-  static constexpr int tokens = 128;
+  static constexpr int tokens = ValueDim > 128 ? 64 : 128;
   static constexpr int columns = consumers * columns_of_warpgroup;
   static constexpr int key_blocks = KeyDim / 64;
   static constexpr int value_blocks = ValueDim / 64;
   using rows = warpgroup_rows<tokens>;
   using query_rows = warpgroup_rows<columns>;
   static constexpr unsigned query_buffers = KeyDim > 128 ? 1 : 2;
+  /// Where values have more than 128 numbers, a piece outlasts its queries: it is read again where it is needed.
+  static constexpr unsigned piece_buffers = ValueDim > 128 ? 2 : query_buffers;
   static constexpr unsigned stage_buffers = 2;
   static constexpr unsigned queries_bytes = key_blocks * query_rows::block_bytes;
   static constexpr unsigned keys_bytes = key_blocks * rows::block_bytes;
@@ -124,7 +134,7 @@ struct warpgroup_prefill_shape {
   static constexpr unsigned scales = of_columns + query_buffers * columns_bytes;
   static constexpr unsigned stored = scales + scale_buffers * 2 * scales_bytes;
   static constexpr unsigned pieces = stored + (expands ? stored_buffers * stored_bytes : 0);
-  static constexpr unsigned barriers = pieces + query_buffers * bytes_of_piece;
+  static constexpr unsigned barriers = pieces + piece_buffers * bytes_of_piece;
   static constexpr unsigned barriers_bytes = (query_buffers + 2 * stage_buffers + stored_buffers) * 16;
   static constexpr unsigned stored_ended = barriers + barriers_bytes;
   static constexpr unsigned alignment = 1024;
@@ -176,7 +186,7 @@ struct prefill_buffers {
     return base + Shape::of_columns + queries.buffer_of(use) * Shape::columns_bytes;
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned piece_at(unsigned use) const {
-    return base + Shape::pieces + queries.buffer_of(use) * bytes_of_piece;
+    return base + Shape::pieces + use % Shape::piece_buffers * bytes_of_piece;
   }
   [[nodiscard]] PAGEDKV_DEVICE unsigned keys_at(unsigned use) const {
     return base + Shape::keys + keys.buffer_of(use) * Shape::keys_bytes;

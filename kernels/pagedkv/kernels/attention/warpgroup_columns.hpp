@@ -69,6 +69,9 @@ class warpgroup_columns {
 
   PAGEDKV_DEVICE warpgroup_columns(const attention_call& call, int row) : call_(call), row_(row) {}
 
+  /// The same row as before, where no register keeps it.
+  PAGEDKV_DEVICE void set_row(int row) { row_ = row; }
+
   /// `of_columns`: of the task's columns, an address in shared memory.
   PAGEDKV_DEVICE void begin(const attention_piece& piece, unsigned of_columns) {
     const auto& call = read_again(call_);
@@ -90,9 +93,9 @@ class warpgroup_columns {
 
   /// Turns products into scores up to a factor for each row. If a reference rises, outputs so far are to be scaled.
   /// Product `i` of a lane: row `i / 2 % 2`, token `i / 4 * 8 + i % 2` of those from `first_token` + 2 * (lane % 4) on.
-  /// With lists, tokens are counted like tiles.
-  template <std::size_t N>
-  [[nodiscard]] PAGEDKV_DEVICE bool refer(float (&scores)[N], const attention_row& row, std::int32_t first_token,
+  /// With lists, tokens are counted like tiles. `Row`: becomes an `attention_row`.
+  template <std::size_t N, class Row>
+  [[nodiscard]] PAGEDKV_DEVICE bool refer(float (&scores)[N], const Row& row, std::int32_t first_token,
                                           std::int32_t end_token, int lane, registers<float, 2>& factors,
                                           registers<float, 2>& rescale) {
     registers<float, 2> largest;
@@ -281,9 +284,9 @@ class warpgroup_columns {
   }
 
   /// Turns products into scores up to a factor for each row.
-  template <std::size_t N>
-  PAGEDKV_DEVICE void score(float (&scores)[N], const attention_row& row, std::int32_t first_token,
-                            std::int32_t end_token, int lane, registers<float, 2>& factors) const {
+  template <std::size_t N, class Row>
+  PAGEDKV_DEVICE void score(float (&scores)[N], const Row& row, std::int32_t first_token, std::int32_t end_token,
+                            int lane, registers<float, 2>& factors) const {
     if (call_.lists.exist()) {
       score_listed(scores, row, first_token, end_token, lane);
       factors[0] = 1.0F;

@@ -63,11 +63,17 @@ inline constexpr unsigned next_rows = 2048;
   #define PAGEDKV_NAMES_64 \
     PAGEDKV_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
                      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+  #define PAGEDKV_NAMES_128 \
+    PAGEDKV_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
+                     "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
+                     "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
+                     "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
   #define PAGEDKV_SUMS_4(i) "+f"(into[i]), "+f"(into[(i) + 1]), "+f"(into[(i) + 2]), "+f"(into[(i) + 3])
   #define PAGEDKV_SUMS_16(i) \
     PAGEDKV_SUMS_4(i), PAGEDKV_SUMS_4((i) + 4), PAGEDKV_SUMS_4((i) + 8), PAGEDKV_SUMS_4((i) + 12)
   #define PAGEDKV_SUMS_32(i) PAGEDKV_SUMS_16(i), PAGEDKV_SUMS_16((i) + 16)
   #define PAGEDKV_SUMS_64(i) PAGEDKV_SUMS_32(i), PAGEDKV_SUMS_32((i) + 32)
+  #define PAGEDKV_SUMS_128(i) PAGEDKV_SUMS_64(i), PAGEDKV_SUMS_64((i) + 64)
 
   // A product with `size` sums of each lane: `accumulate` and `factors` are the text's names of the other operands,
   // which follow the text.
@@ -98,14 +104,20 @@ PAGEDKV_DEVICE void multiply_64x32(float (&into)[16], const lane_word (&a)[4], s
                    "r"(a[3]), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
 }
 
-/// Adds 64 x 16 by 16 x 128 numbers of shared memory.
+/// Adds 64 x 16 by 16 x 64 or by 16 x 128 numbers of shared memory.
+template <class Number, bool Transposed>
+PAGEDKV_DEVICE void multiply_64x64(float (&into)[32], std::uint64_t a, std::uint64_t b, int accumulate) {
+  PAGEDKV_MULTIPLY("m64n64k16", 32, "%34", "%32, %33, p, 1, 1, 0, %35", "l"(a), "l"(b), "r"(accumulate),
+                   "n"(Transposed ? 1 : 0))
+}
+
 template <class Number, bool Transposed>
 PAGEDKV_DEVICE void multiply_64x128(float (&into)[64], std::uint64_t a, std::uint64_t b, int accumulate) {
   PAGEDKV_MULTIPLY("m64n128k16", 64, "%66", "%64, %65, p, 1, 1, 0, %67", "l"(a), "l"(b), "r"(accumulate),
                    "n"(Transposed ? 1 : 0))
 }
 
-/// Adds 64 x 16 numbers in registers by 16 x 64 of shared memory.
+/// Adds 64 x 16 numbers in registers by 16 x 64, 16 x 128 or 16 x 256 of shared memory.
 template <class Number, bool Transposed>
 PAGEDKV_DEVICE void multiply_64x64(float (&into)[32], const lane_word (&a)[4], std::uint64_t b, int accumulate) {
   PAGEDKV_MULTIPLY("m64n64k16", 32, "%37", "{%32,%33,%34,%35}, %36, p, 1, 1, %38", "r"(a[0]), "r"(a[1]), "r"(a[2]),
@@ -118,12 +130,20 @@ PAGEDKV_DEVICE void multiply_64x128(float (&into)[64], const lane_word (&a)[4], 
                    "r"(a[3]), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
 }
 
+template <class Number, bool Transposed>
+PAGEDKV_DEVICE void multiply_64x256(float (&into)[128], const lane_word (&a)[4], std::uint64_t b, int accumulate) {
+  PAGEDKV_MULTIPLY("m64n256k16", 128, "%133", "{%128,%129,%130,%131}, %132, p, 1, 1, %134", "r"(a[0]), "r"(a[1]),
+                   "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(Transposed ? 1 : 0))
+}
+
   #undef PAGEDKV_MULTIPLY
   #undef PAGEDKV_MULTIPLY_TYPE
+  #undef PAGEDKV_SUMS_128
   #undef PAGEDKV_SUMS_64
   #undef PAGEDKV_SUMS_32
   #undef PAGEDKV_SUMS_16
   #undef PAGEDKV_SUMS_4
+  #undef PAGEDKV_NAMES_128
   #undef PAGEDKV_NAMES_64
   #undef PAGEDKV_NAMES_32
   #undef PAGEDKV_NAMES_16

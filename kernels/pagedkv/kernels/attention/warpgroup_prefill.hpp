@@ -150,8 +150,8 @@ class prefill_consumer {
   using rows = typename shape::rows;
   using Number = prefill_number<Element, Numbers>;
   using ValueNumber = prefill_value_number<Element, Numbers>;
-  /// Registers do not suffice for rules of columns beside scales of keys.
-  using column_state = warpgroup_columns<Numbers, shape::columns, Element::scaled>;
+  /// Registers do not suffice for rules of columns beside scales of keys, nor beside results of 256 numbers.
+  using column_state = warpgroup_columns<Numbers, shape::columns, Element::scaled || (ValueDim > 128)>;
   static constexpr int sums = shape::tokens / 2;  // scores of a lane
   using stages_of_piece = warpgroup_stages<shape::tokens>;
   using weight_words = registers<lane_word, shape::tokens / 16, 4>;
@@ -160,10 +160,14 @@ class prefill_consumer {
   using key_scales = registers<lane_word, scales_ahead, 4>;
   /// Whether results pass through the queries' memory, which the next queries do not wait for.
   static constexpr bool keeps_queries = shape::query_buffers > 1;
+  /// Whether a piece stays in shared memory until its end.
+  static constexpr bool keeps_piece = shape::piece_buffers > 1;
+  static constexpr bool keeps_row = shape::piece_buffers == shape::query_buffers;  // in registers
+  using row_type = std::conditional_t<keeps_row, attention_row, row_of_piece>;
 
  public:
   PAGEDKV_DEVICE prefill_consumer(const attention_call& call, int index)
-      : lane_(index % 32), group_(index / warpgroup_lanes), columns_(call, index / 32 * 16 + index % 32 / 4) {}
+      : lane_(index % 32), group_(index / warpgroup_lanes), index_(index), columns_(call, first_row(index)) {}
 
   /// Waits for a piece from the warpgroup that copies. False: there is none.
   PAGEDKV_DEVICE bool attend_next() {
@@ -175,13 +179,17 @@ class prefill_consumer {
     const auto stages = stages_of_piece(piece);
     begin(piece);
     if (stages.count > 0) {
-      add(piece.row, stages);
+      if constexpr (keeps_row) {
+        add(piece.row, stages);
+      } else {
+        add({buffers_.piece_at(used_queries_)}, stages);
+      }
     } else if (!keeps_queries) {
       buffers_.queries.empty(used_queries_).arrive();
     }
     used_stages_ += static_cast<unsigned>(stages.count);
     // Read again, which needs fewer registers than to keep it.
-    finish(keeps_queries ? take_piece(buffers_.piece_at(used_queries_)) : piece);
+    finish(keeps_piece ? take_piece(buffers_.piece_at(used_queries_)) : piece);
     if (keeps_queries) {
       buffers_.queries.empty(used_queries_).arrive();
     }
@@ -190,7 +198,22 @@ class prefill_consumer {
   }
 
  private:
+  /// Where registers do not suffice, these are computed again from the index.
+  [[nodiscard]] PAGEDKV_DEVICE int own_lane() const { return keeps_row ? lane_ : compute_again(index_) % 32; }
+  [[nodiscard]] PAGEDKV_DEVICE int own_group() const {
+    return keeps_row ? group_ : compute_again(index_) / warpgroup_lanes;
+  }
+
+  /// The first row of products of a lane.
+  [[nodiscard]] static PAGEDKV_DEVICE int first_row(int index) { return index / 32 * 16 + index % 32 / 4; }
+  PAGEDKV_DEVICE void find_rows_again() {
+    if constexpr (!keeps_row) {
+      columns_.set_row(first_row(compute_again(index_)));
+    }
+  }
+
   PAGEDKV_DEVICE void begin(const attention_piece& piece) {
+    find_rows_again();
     columns_.begin(piece, buffers_.columns_at(used_queries_));
     PAGEDKV_UNROLL
     for (auto i = 0; i < ValueDim / 2; ++i) {
@@ -198,7 +221,7 @@ class prefill_consumer {
     }
   }
 
-  PAGEDKV_DEVICE void add(const attention_row& row, const stages_of_piece& stages) {
+  PAGEDKV_DEVICE void add(const row_type& row, const stages_of_piece& stages) {
     registers<float, sums> scores = {};
     weight_words weights;
     registers<float, 2> rescale = {1.0F, 1.0F};
@@ -209,7 +232,7 @@ class prefill_consumer {
     take_first_scales(used_stages_, scales);
     wait_for_products<0>();
     settle(scores);
-    arrive_by_wave(buffers_.keys.empty(used_stages_), lane_);
+    arrive_by_wave(buffers_.keys.empty(used_stages_), own_lane());
     scale_keys(used_stages_, scores, scales);
     auto rises = weigh(scores, row, stages, 0, rescale);
     // The loop begins with a wait: the compiler would move one in its middle before the arithmetic of `weigh`.
@@ -229,7 +252,7 @@ class prefill_consumer {
       take_first_scales(use, scales);
       wait_for_products<1>();
       settle(scores);
-      arrive_by_wave(buffers_.keys.empty(use), lane_);
+      arrive_by_wave(buffers_.keys.empty(use), own_lane());
       scale_keys(use, scores, scales);
       rises = weigh(scores, row, stages, stage, rescale);
     }
@@ -254,13 +277,13 @@ class prefill_consumer {
     wait_for_products<0>();
     settle(output_);
     if (any_values) {
-      arrive_by_wave(buffers_.values.empty(use), lane_);
+      arrive_by_wave(buffers_.values.empty(use), own_lane());
     }
   }
 
   /// Starts the products of this warpgroup's queries and the keys of a stage.
   PAGEDKV_DEVICE void multiply_keys(unsigned use, registers<float, sums>& scores) const {
-    const auto first = static_cast<unsigned>(group_ * columns_of_warpgroup * 128);
+    const auto first = static_cast<unsigned>(own_group() * columns_of_warpgroup * 128);
     const auto queries = shape::query_rows::describe(of_wave(buffers_.queries_at(used_queries_) + first));
     const auto keys = rows::describe(of_wave(buffers_.keys_at(use)));
     settle(scores);
@@ -269,9 +292,13 @@ class prefill_consumer {
     for (auto block = 0U; block < shape::key_blocks; ++block) {
       PAGEDKV_UNROLL
       for (auto k = 0U; k < 4; ++k) {
-        multiply_64x128<Number, false>(
-            scores, later(queries, block * shape::query_rows::block_bytes + k * next_numbers),
-            later(keys, block * rows::block_bytes + k * next_numbers), block + k > 0 ? 1 : 0);
+        const auto of_queries = later(queries, block * shape::query_rows::block_bytes + k * next_numbers);
+        const auto of_keys = later(keys, block * rows::block_bytes + k * next_numbers);
+        if constexpr (shape::tokens == 64) {
+          multiply_64x64<Number, false>(scores, of_queries, of_keys, block + k > 0 ? 1 : 0);
+        } else {
+          multiply_64x128<Number, false>(scores, of_queries, of_keys, block + k > 0 ? 1 : 0);
+        }
       }
     }
     end_products();
@@ -286,8 +313,10 @@ class prefill_consumer {
     for (auto k = 0U; k < shape::tokens / 16; ++k) {
       if constexpr (ValueDim == 64) {
         multiply_64x64<ValueNumber, true>(output_, weights[k], later(values, k * next_rows), 1);
-      } else {
+      } else if constexpr (ValueDim == 128) {
         multiply_64x128<ValueNumber, true>(output_, weights[k], later(values, k * next_rows), 1);
+      } else {
+        multiply_64x256<ValueNumber, true>(output_, weights[k], later(values, k * next_rows), 1);
       }
     }
     end_products();
@@ -295,7 +324,7 @@ class prefill_consumer {
 
   /// Takes the scales of a lane's tokens in some sixteen of a stage.
   PAGEDKV_DEVICE void take_scales(unsigned use, unsigned sixteen, key_scales& scales) const {
-    take_chunk(buffers_.key_scales_at(use) + sixteen * 64 + static_cast<unsigned>(lane_) % 4 * 16,
+    take_chunk(buffers_.key_scales_at(use) + sixteen * 64 + static_cast<unsigned>(own_lane()) % 4 * 16,
                scales[sixteen % scales_ahead]);
   }
 
@@ -328,12 +357,13 @@ class prefill_consumer {
     }
   }
 
-  [[nodiscard]] PAGEDKV_DEVICE bool weigh(registers<float, sums>& scores, const attention_row& row,
+  [[nodiscard]] PAGEDKV_DEVICE bool weigh(registers<float, sums>& scores, const row_type& row,
                                           const stages_of_piece& stages, std::int32_t stage,
                                           registers<float, 2>& rescale) {
     registers<float, 2> factors;
-    const auto rises = columns_.refer(scores, row, stages.first_token + stage * shape::tokens, stages.end_token, lane_,
-                                      factors, rescale);
+    find_rows_again();
+    const auto rises = columns_.refer(scores, row, stages.first_token + stage * shape::tokens, stages.end_token,
+                                      own_lane(), factors, rescale);
     columns_.weigh(0, scores, factors);
     columns_.weigh(1, scores, factors);
     return rises;
@@ -349,9 +379,10 @@ class prefill_consumer {
       const auto scale = columns_.template value_scale<Element>(piece);
       scale_rows(output_, {scale, scale});
     }
-    const auto lane = compute_again(lane_);
+    const auto lane = compute_again(own_lane());
+    find_rows_again();
     if (keeps_queries && columns_.has_short_rows(piece)) {
-      wait_for_warpgroup(group_);  // its products have read the queries
+      wait_for_warpgroup(own_group());  // its products have read the queries
       columns_.template write_rows<typename shape::query_rows>(
           buffers_.queries_at(used_queries_), buffers_.columns_at(used_queries_), totals, output_, lane);
       return;
@@ -365,6 +396,7 @@ class prefill_consumer {
 
   int lane_;
   int group_;
+  int index_;  // of the lane among those that compute
   column_state columns_;
   prefill_buffers<shape> buffers_;
   unsigned used_queries_ = 0;
@@ -381,10 +413,6 @@ class prefill_consumer {
 // Attention of tasks with many columns with Hopper's products of warpgroups. Other compilers see no such code.
 
 namespace pagedkv::kernels {
-
-/// Whether the kernel for these values has a version with products of warpgroups.
-template <int ValueDim>
-inline constexpr bool has_warpgroup_prefill = ValueDim <= 128;
 
   #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
 
@@ -439,9 +467,7 @@ PAGEDKV_DEVICE void attend_in_warpgroups(const attention_call& call, const divid
 
 template <auto Kernel, class Element, int KeyDim, int ValueDim>
 [[nodiscard]] std::size_t prefill_shared_bytes() {
-  return has_warpgroup_prefill<ValueDim>
-             ? warpgroup_shared_bytes<Kernel>(warpgroup_prefill_shape<Element, KeyDim, ValueDim>::bytes)
-             : 0;
+  return warpgroup_shared_bytes<Kernel>(warpgroup_prefill_shape<Element, KeyDim, ValueDim>::bytes);
 }
 
 /// Lanes of a workgroup of the kernel that needs this much dynamic shared memory.

@@ -140,9 +140,11 @@ class prefill_producer {
     row_.find(call_, walk.row, block_size_, first_token + static_cast<std::int32_t>(place_of_row()));
   }
 
-  /// That row's place in its stage.
+  /// That row's place in its stage. In stages of fewer than 128 tokens, several lanes have the same.
   [[nodiscard]] PAGEDKV_DEVICE unsigned place_of_row() const {
-    return static_cast<unsigned>(index_ % 32 / 4 * 16 + index_ / 32 * 4 + index_ % 4);
+    constexpr auto sixteens = shape::tokens / 16;
+    const auto sixteen = index_ % 32 / 4;
+    return static_cast<unsigned>((sixteens < 8 ? sixteen % sixteens : sixteen) * 16 + index_ / 32 * 4 + index_ % 4);
   }
 
   [[nodiscard]] PAGEDKV_DEVICE const std::byte* key_row(std::int32_t head) const {
