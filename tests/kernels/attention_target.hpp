@@ -54,6 +54,7 @@ struct attention_case {
   bool captured_for_first_row = false;    // the call knows only of the first row
   bool expands = false;                   // blocks of 8 bits are expanded once
   bool drops = false;                     // blocks before the window do not exist
+  bool wide_tasks = false;                // tasks of long values have 128 columns on all devices like NVIDIA's
 };
 
 /// Latent vectors of 576 numbers, of which the first 512 are the values.
@@ -184,6 +185,10 @@ class attention_batch_under_test {
                       !asked_.shared.empty(), asked_.lists, asked_.window, asked_.expands ? indptr_.back() + 2 : 0})
                      .value();
     expanded_blocks_ = shape.expanded_blocks;
+    if (asked_.wide_tasks && has_matrices_of_nvidia(device)) {
+      shape.columns = shape.kernel == kernel_kind::groups ? 128 : shape.columns;
+      shape.prefix_columns = shape.prefix_columns > 0 ? 128 : 0;
+    }
     shape.split_tokens = asked_.split_tokens;
     shape.num_shares = asked_.num_shares > 0 ? asked_.num_shares : shape.num_shares;
     shape.prefix_costs = {.tile = 4, .launch = 4};  // small batches share prefixes
@@ -299,6 +304,12 @@ class attention_batch_under_test {
   [[nodiscard]] static number canary() { return Input::encode(-12352.0F, 1.0F); }
 
  private:
+  [[nodiscard]] static bool has_matrices_of_nvidia(int device) {
+    auto properties = runtime::device_properties{};
+    REQUIRE(runtime::get_device_properties(&properties, device) == runtime::success);
+    return properties.matrices == runtime::matrix_instructions::mma;
+  }
+
   [[nodiscard]] std::int32_t num_rows() const { return static_cast<std::int32_t>(asked_.lengths.size()); }
   [[nodiscard]] std::int32_t most_queries() const {
     return asked_.queries.empty() ? 1 : *std::max_element(asked_.queries.begin(), asked_.queries.end());
