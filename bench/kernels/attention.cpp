@@ -159,6 +159,7 @@ struct product_shape {
           {"prefill 8 x 512 over 8192", full, 32, equal(8, 8704), equal(8, 512)},
           {"prefill 8 x 2048, 192/128", longer_keys, 16, equal(8, 2048), equal(8, 2048)},
           {"prefill 8 x 2048, 256", longer, 16, equal(8, 2048), equal(8, 2048)},
+          {"prefill 8 x 512 over 8192, 256", longer, 16, equal(8, 8704), equal(8, 512)},
           {"prefill 1 x 16384", full, 32, {16384}, {16384}},
           {"prefill 4 x 4096", full, 32, equal(4, 4096), equal(4, 4096)},
           {"prefill 16 x 1024", full, 32, equal(16, 1024), equal(16, 1024)},
