@@ -13,6 +13,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -184,6 +185,39 @@ TEMPLATE_LIST_TEST_CASE("nobody forks a sequence that gives way", "[requests]", 
   REQUIRE(pool.tracker.preempt(pool.low));
   const auto next = pool.running(1);  // which may have its record
   CHECK(pool.tracker.fork(next));
+  pool.check_invariants();
+}
+
+/// Calls `meanwhile()`, once, ahead of the next withdrawal, as if another thread came in between.
+struct interrupted_withdrawal : kv_cache<rw_lock> {
+  using base = kv_cache<rw_lock>;
+
+  explicit interrupted_withdrawal(const cache_config& config) : base(config) {}
+
+  [[nodiscard]] result<std::int64_t> withdraw(sequence_id id) noexcept {
+    if (const auto other = std::exchange(meanwhile, nullptr)) {
+      other();
+    }
+    return base::withdraw(id);
+  }
+
+  std::function<void()> meanwhile;
+};
+
+TEST_CASE("a request that another thread preempts and resumes meanwhile keeps what it then publishes", "[requests]") {
+  auto pool = early_commit<interrupted_withdrawal>{};
+  pool.cache.meanwhile = [&] {
+    REQUIRE(pool.tracker.preempt(pool.low));
+    const auto resumed = pool.tracker.resume(pool.low, pool.prompt);
+    REQUIRE(resumed);
+    REQUIRE(pool.cache.commit(resumed->sequence, 3 * block_size));
+  };
+  CHECK(code_of(pool.tracker.preempt(pool.low)) == error_code::preempted);  // as it was for a time
+  CHECK(pool.state(pool.low) == request_state::running);
+  CHECK(pool.num_found() == 3 * block_size);
+  REQUIRE(pool.tracker.preempt(pool.low));
+  CHECK(pool.num_found() == 0);
+  CHECK(pool.tracker.statistics().preemptions == 2);
   pool.check_invariants();
 }
 

@@ -60,8 +60,9 @@ class request_preemption {
   /// Errors: `preempted`, `already_ended`, `unknown_request`; `in_use` while others need what the request has published
   /// ahead of a launch; `sequence_busy` while another thread is inside the sequence, or looks its blocks up.
   [[nodiscard]] result<void> preempt(request_id id, stream_type stream) noexcept {
+    auto held = result<sequence_id>{sequence_id{}};
     if constexpr (cache_that_withdraws<Cache>) {
-      const auto held = records_.sequence_of(id);
+      held = records_.sequence_of(id);
       if (!held) {
         return held.error();
       }
@@ -70,7 +71,7 @@ class request_preemption {
         return withdrawn.error();
       }
     }
-    const auto taken = records_.preempt(id, Preemption::keeps_kv);
+    const auto taken = records_.preempt(id, *held, Preemption::keeps_kv);
     if (!taken) {
       return taken.error();
     }

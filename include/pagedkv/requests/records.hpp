@@ -154,11 +154,17 @@ class request_records {
     return info;
   }
 
-  /// Changes running to preempted: the caller releases the candidate's sequence. `saving`: the request can be resumed
-  /// only after `end_saving`.
-  [[nodiscard]] result<preemption_candidate> preempt(request_id id, bool saving) noexcept {
+  /// Changes running to preempted: the caller releases the candidate's sequence. `withdrawn`: the sequence that the
+  /// caller has withdrawn, if any. `saving`: the request can be resumed only after `end_saving`. Errors: see `error_of`;
+  /// `preempted` also if the request has another sequence by now, because other threads have preempted and resumed it.
+  [[nodiscard]] result<preemption_candidate> preempt(request_id id, sequence_id withdrawn, bool saving) noexcept {
     auto taken = preemption_candidate{};
+    auto is_same = true;
     const auto preempted = change(id, request_state::running, [&](request_info& request) {
+      is_same = withdrawn == sequence_id{} || withdrawn == request.sequence;
+      if (!is_same) {
+        return;
+      }
       taken = candidate_of(id, request);
       move(request, request_state::preempted);
       if (!saving) {
@@ -167,6 +173,9 @@ class request_records {
       ++request.num_preemptions;
       ++statistics_.preemptions;
     });
+    if (!is_same) {
+      return error_of(id, request_state::preempted);
+    }
     if (!preempted) {
       return preempted.error();
     }
