@@ -11,9 +11,11 @@
 #include <nlohmann/json.hpp>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -199,6 +201,16 @@ TEST_CASE("replies of a replay have the parts of published messages, behind an e
   CHECK(last == std::vector<std::string>{"", "", std::string(8, '\xff'), ""});
 }
 
+/// A batch that says which one it is.
+std::string batch_of(std::uint64_t hash) {
+  auto writer = batch_writer{wire_encoding::arrays};
+  auto event = cache_event{};
+  event.kind = event_kind::evicted;
+  event.hash = hash;
+  writer.add(event);
+  return std::string{writer.finish(0)};
+}
+
 /// A worker whose every message the test decides.
 class scripted_worker {
  public:
@@ -228,6 +240,21 @@ class scripted_worker {
 
   /// vLLM begins replies with the topic since 0.26. Older ones, and SGLang, leave it out.
   bool replies_with_topic = true;
+
+  /// Answers one request with a batch that nobody asks for, again and again, until it is stopped or has sent `most`.
+  [[nodiscard]] std::jthread repeat_old(std::uint64_t number, int most, std::atomic<int>& num_sent) {
+    return std::jthread{[this, number, most, &num_sent](const std::stop_token& stop) {
+      auto parts = std::array<zmq::message_t, 3>{};
+      for (auto& part : parts) {
+        static_cast<void>(replayer_.recv(part));
+      }
+      while (!stop.stop_requested() && num_sent < most) {
+        reply(parts[0], number, batch_of(number));
+        ++num_sent;
+        std::this_thread::sleep_for(1ms);
+      }
+    }};
+  }
 
   /// Answers one request with these batches, from a thread of its own.
   [[nodiscard]] std::jthread replay_once(std::map<std::uint64_t, std::string> batches, std::uint64_t& asked_from) {
@@ -261,16 +288,6 @@ class scripted_worker {
   std::string endpoint_;
   std::string replay_endpoint_;
 };
-
-/// A batch that says which one it is.
-std::string batch_of(std::uint64_t hash) {
-  auto writer = batch_writer{wire_encoding::arrays};
-  auto event = cache_event{};
-  event.kind = event_kind::evicted;
-  event.hash = hash;
-  writer.add(event);
-  return std::string{writer.finish(0)};
-}
 
 /// A subscriber of a scripted worker that has received batch 10.
 struct conversation {
@@ -369,6 +386,41 @@ TEST_CASE("a batch that cannot be read is reported as lost", "[wire]") {
   talk.receive(3);
   CHECK(talk.visitor.hashes == std::vector<std::uint64_t>{10, 0, 12});
   CHECK(talk.subscriber.num_malformed() == 1);
+}
+
+TEST_CASE("a batch whose visit throws is reported as lost, ahead of the next one", "[wire]") {
+  struct failing_visitor : counting_visitor {
+    void batch(const wire_batch& events) {
+      if (events.events.at(0).hashes == std::vector<std::uint64_t>{11}) {
+        throw std::bad_alloc{};
+      }
+      counting_visitor::batch(events);
+    }
+  };
+  auto talk = conversation{};
+  auto visitor = failing_visitor{};
+  talk.worker.publish(11, batch_of(11));
+  CHECK_THROWS_AS(talk.subscriber.poll(no_hang, visitor), std::bad_alloc);
+  CHECK(visitor.hashes.empty());
+  talk.worker.publish(12, batch_of(12));
+  while (visitor.hashes.empty() || visitor.hashes.back() != 12) {
+    talk.subscriber.poll(no_hang, visitor);
+  }
+  CHECK(visitor.hashes == std::vector<std::uint64_t>{0, 12});
+  CHECK(talk.subscriber.num_losses() == 1);
+}
+
+TEST_CASE("a replay that goes on with old batches holds no subscriber", "[wire]") {
+  constexpr auto most = 20'000;
+  auto talk = conversation{};
+  auto num_sent = std::atomic<int>{0};
+  {
+    const auto replay = talk.worker.repeat_old(9, most, num_sent);
+    talk.worker.publish(12, batch_of(12));
+    talk.receive(3);
+  }
+  CHECK(talk.visitor.hashes == std::vector<std::uint64_t>{10, 0, 12});
+  CHECK(num_sent < most);
 }
 
 TEST_CASE("an event that cannot be understood costs a subscriber nothing else", "[wire]") {

@@ -35,11 +35,16 @@ class event_subscriber {
   }
 
   /// Waits for at most `timeout` for a message, then takes all that have arrived; a replay may add `replay_timeout` for
-  /// each of its batches. Calls `visitor.batch(const wire_batch&)` for each batch, and `visitor.lost()` where some are
-  /// missing: forget what the worker has cached. Returns the number of batches passed on. Throws what the visitor
-  /// throws, `zmq::error_t` and `std::bad_alloc`.
+  /// each batch that it brings, and once more. Calls `visitor.batch(const wire_batch&)` for each batch, and
+  /// `visitor.lost()` where some are missing: forget what the worker has cached. Returns the number of batches passed
+  /// on. Throws what the visitor throws, `zmq::error_t` and `std::bad_alloc`. A batch whose visit throws is lost: the
+  /// next call reports that first.
   template <class Visitor>
   std::size_t poll(std::chrono::milliseconds timeout, Visitor&& visitor) {
+    if (is_cut_) {
+      lose(visitor);
+      is_cut_ = false;
+    }
     auto count = std::size_t{0};
     while (subscriber_.has_message(timeout)) {
       const auto parts = subscriber_.receive();
@@ -53,7 +58,7 @@ class event_subscriber {
     return count;
   }
 
-  /// Times that batches were missing and could not be replayed, or that the worker began anew.
+  /// Times that batches were missing and could not be replayed, that a visit threw, or that the worker began anew.
   [[nodiscard]] std::int64_t num_losses() const noexcept { return num_losses_; }
   /// Batches that came by replay.
   [[nodiscard]] std::int64_t num_replayed() const noexcept { return num_replayed_; }
@@ -61,6 +66,8 @@ class event_subscriber {
   [[nodiscard]] std::int64_t num_malformed() const noexcept { return num_malformed_; }
 
  private:
+  using clock = std::chrono::steady_clock;
+
   template <class Visitor>
   std::size_t take(std::uint64_t number, std::string_view payload, Visitor& visitor) {
     if (next_ && number < *next_) {
@@ -90,7 +97,11 @@ class event_subscriber {
     socket.send(zmq::const_buffer{}, zmq::send_flags::sndmore);
     socket.send(zmq::buffer(request), zmq::send_flags::none);
     auto count = std::size_t{0};
-    while (socket.has_message(config_.replay_timeout)) {
+    for (auto since = clock::now();;) {
+      const auto left = config_.replay_timeout - std::chrono::floor<std::chrono::milliseconds>(clock::now() - since);
+      if (left.count() <= 0 || !socket.has_message(left)) {
+        break;
+      }
       const auto parts = socket.receive();
       const bool is_reply = parts.size() == 4 || parts.size() == 3;  // vLLM leaves the topic out before 0.26
       const auto number = is_reply ? detail::number_in(parts) : std::nullopt;
@@ -98,13 +109,14 @@ class event_subscriber {
         break;  // those behind come, or came, by the stream; the mark of the end is the highest number
       }
       if (*number < next_.value_or(0)) {
-        continue;
+        continue;  // no such batch extends the wait
       }
       if (next_ && *number > *next_) {
         lose(visitor);
       }
       count += pass_on(*number, parts.back().to_string_view(), visitor);
       ++num_replayed_;
+      since = clock::now();
     }
     return count;
   }
@@ -118,7 +130,9 @@ class event_subscriber {
     }
     next_ = number + 1;
     if (batch) {
+      is_cut_ = true;
       visitor.batch(*batch);
+      is_cut_ = false;
     }
     return batch ? 1 : 0;
   }
@@ -133,6 +147,7 @@ class event_subscriber {
   zmq::context_t context_;
   detail::wire_socket subscriber_;
   std::optional<std::uint64_t> next_;  // number of the next batch; none before the first
+  bool is_cut_ = false;                // a visit of a batch has thrown, and that is not reported yet
   std::int64_t num_losses_ = 0;
   std::int64_t num_replayed_ = 0;
   std::int64_t num_malformed_ = 0;
