@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <new>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -140,6 +141,31 @@ TEST_CASE("events that found a queue full show as a loss", "[wire]") {
     subscriber.poll(no_hang, visitor);
   }
   CHECK(visitor.hashes == std::vector<std::uint64_t>{1, 2, 0});
+}
+
+TEST_CASE("a publisher that has no memory for a batch goes on, and shows a loss", "[wire]") {
+  auto publishing = on_loopback();
+  publishing.adapter_of = [num_calls = 0](salt) mutable -> std::optional<wire_adapter> {
+    if (num_calls++ == 0) {
+      throw std::bad_alloc{};
+    }
+    return std::nullopt;
+  };
+  auto queues = event_queues{4};
+  const auto publisher = event_publisher{queues, publishing};
+  auto subscriber = event_subscriber{to(publisher)};
+  auto visitor = counting_visitor{};
+  subscriber.poll(no_hang, visitor);  // a heartbeat
+  const auto tokens = numbered(4);
+  queues.emit({.kind = event_kind::stored, .hash = 1, .tokens = tokens, .salt = salt{1}});
+  while (visitor.num_lost == 0) {
+    subscriber.poll(no_hang, visitor);
+  }
+  emit_eviction(queues, 2);
+  while (visitor.hashes.back() != 2) {
+    subscriber.poll(no_hang, visitor);
+  }
+  CHECK(visitor.hashes == std::vector<std::uint64_t>{0, 2});
 }
 
 TEST_CASE("a subscriber that comes late gets all kept batches", "[wire]") {

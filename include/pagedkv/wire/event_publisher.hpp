@@ -39,7 +39,8 @@ struct publisher_config {
 /// Publishes a cache's events over ZeroMQ in vLLM's format, from a thread of its own: the cache's threads only fill
 /// their queues.
 ///
-/// Batches are numbered without gaps, except that a number is left out where the queues had no room for an event.
+/// Batches are numbered without gaps, except that a number is left out where the queues had no room for an event, and
+/// where a batch is lost: without memory, when a socket fails, or when `adapter_of` throws. Then the thread goes on.
 /// Numbers begin at the time of construction, so that a subscriber notices a restart as well; vLLM's begin at 0.
 class event_publisher {
  public:
@@ -95,15 +96,32 @@ class event_publisher {
   void run(const std::stop_token& stop) {
     auto last_batch = std::chrono::steady_clock::now();
     while (!stop.stop_requested()) {
-      const auto now = std::chrono::steady_clock::now();
-      if (publish_queued() || now - last_batch >= config_.heartbeat) {
-        publish();
-        last_batch = now;
-      }
-      answer_replays();
+      or_lose([&] {
+        const auto now = std::chrono::steady_clock::now();
+        if (publish_queued() || now - last_batch >= config_.heartbeat) {
+          publish();
+          last_batch = now;
+        }
+        answer_replays();
+      });
     }
-    if (publish_queued()) {
-      publish();
+    or_lose([&] {
+      if (publish_queued()) {
+        publish();
+      }
+    });
+  }
+
+  /// Calls `body()`. If it throws, drops the batch that is begun, and leaves a number out, which tells subscribers: the
+  /// one behind that batch, which may have been sent.
+  template <class Body>
+  void or_lose(Body&& body) {
+    try {
+      body();
+    } catch (...) {
+      writer_.clear();
+      next_number_ += 2;
+      std::this_thread::sleep_for(config_.interval);
     }
   }
 
