@@ -5,10 +5,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <latch>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <random>
+#include <set>
 #include <thread>
+#include <vector>
 
 namespace {
 
@@ -185,6 +191,74 @@ TEMPLATE_LIST_TEST_CASE("of several threads that adopt a sequence, one gets it",
     CHECK(under_test.in_use() == 0);
     under_test.check_invariants();
   }
+}
+
+/// Records the events of requests, each start a while after it was reported.
+struct slow_record {
+  struct list {
+    std::mutex mutex;
+    std::vector<cache_event> seen;
+  };
+
+  static constexpr auto kinds = event_kinds{event_kind::started, event_kind::preempted, event_kind::ended};
+
+  void emit(const cache_event& event) noexcept {
+    if (event.kind == event_kind::started) {
+      std::this_thread::sleep_for(std::chrono::microseconds{200});
+    }
+    const auto lock = std::lock_guard{to->mutex};
+    to->seen.push_back(event);
+  }
+
+  list* to;
+};
+
+TEST_CASE("events of a request come in the order of its changes, whichever thread makes them", "[requests]") {
+  using cache_type = kv_cache<rw_lock, slow_record>;
+  auto record = slow_record::list{};
+  auto cache = cache_type{{.block_size = block_size, .num_blocks = 4, .head_dim = 2}, slow_record{&record}};
+  auto tracker = request_tracker{cache};
+  const auto prompt = std::vector<token>(3 * block_size);  // two of them never have room
+  auto num_preempted = std::atomic<std::int64_t>{0};
+  {
+    const auto begin_again = [&](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        const auto high = tracker.submit(prompt, with_priority(90, true));
+        num_preempted += std::ssize(high.preempted());
+        if (high) {
+          static_cast<void>(tracker.finish(high->id));
+        }
+        for (const auto id : high.preempted()) {
+          static_cast<void>(tracker.resume(id, prompt));
+        }
+      }
+    };
+    const auto other = std::jthread{begin_again};
+    for (auto i = 0; i < 1'000 && num_preempted < 100; ++i) {
+      if (const auto low = tracker.submit(prompt, with_priority(10))) {
+        static_cast<void>(tracker.preempt(low->id));
+        static_cast<void>(tracker.resume(low->id, prompt));
+        static_cast<void>(tracker.cancel(low->id));
+      }
+    }
+  }
+  auto sequences = std::map<request_id, sequence_id>{};  // of those that run
+  auto ended = std::set<request_id>{};
+  auto num_unexpected = 0;
+  for (const auto& event : record.seen) {
+    num_unexpected += ended.contains(event.request);
+    if (event.kind == event_kind::started) {
+      num_unexpected += !sequences.emplace(event.request, event.sequence).second;
+    } else if (event.kind == event_kind::preempted) {
+      num_unexpected += !sequences.contains(event.request) || sequences[event.request] != event.sequence;
+      sequences.erase(event.request);
+    } else {
+      sequences.erase(event.request);
+      ended.insert(event.request);
+    }
+  }
+  CHECK(num_unexpected == 0);
+  CHECK(sequences.empty());
 }
 
 }  // namespace

@@ -71,13 +71,13 @@ class request_preemption {
         return withdrawn.error();
       }
     }
-    const auto taken = records_.preempt(id, *held, Preemption::keeps_kv);
+    const auto taken = records_.preempt(id, *held, Preemption::keeps_kv, [&](sequence_id sequence) {
+      detail::report<event_kind::preempted>(cache_.events(),
+                                            [&] { return cache_event{.sequence = sequence, .request = id}; });
+    });
     if (!taken) {
       return taken.error();
     }
-    detail::report<event_kind::preempted>(cache_.events(), [&] {
-      return cache_event{.sequence = taken->sequence, .request = id};
-    });
     if constexpr (Preemption::keeps_kv) {
       policy_.save(cache_, *taken, stream);
     }

@@ -46,8 +46,9 @@ class ring {
   std::size_t size_ = 0;
 };
 
-/// The records of a tracker's requests, behind one mutex. While a member holds the mutex, it calls no other component,
-/// and only `reserve` and `all_in` allocate.
+/// The records of a tracker's requests, behind one mutex. While a member holds the mutex, it calls no other component
+/// but `note`, which reports the change, so that events come in the order of the changes; and only `reserve` and
+/// `all_in` allocate.
 template <class Mutex>
 class request_records {
  public:
@@ -85,14 +86,17 @@ class request_records {
     ++statistics_.refused;
     records_.abandon(reserved);
   }
-  /// The caller has filled the record in, by `start_request` and with its sequence, or as one that waits.
-  [[nodiscard]] request_id open(cell& reserved) noexcept {
+  /// The caller has filled the record in, by `start_request` and with its sequence, or as one that waits. Calls
+  /// `note(id, sequence)`, as the next.
+  template <class Note>
+  [[nodiscard]] request_id open(cell& reserved, Note&& note) noexcept {
     const auto guard = exclusive_guard{mutex_};
-    return open_reserved(reserved);
+    return open_reserved(reserved, note);
   }
   /// Opens a record with a sequence that the caller did not just make. Linear in the records. Errors: `in_use` if it is
   /// in another record; then `abandon` comes next.
-  [[nodiscard]] result<request_id> open_unless_held(cell& reserved) noexcept {
+  template <class Note>
+  [[nodiscard]] result<request_id> open_unless_held(cell& reserved, Note&& note) noexcept {
     const auto guard = exclusive_guard{mutex_};
     const auto sequence = reserved.record().sequence;
     auto is_held = false;
@@ -100,7 +104,7 @@ class request_records {
     if (is_held) {
       return error{error_code::in_use, "id of a sequence that a request holds", static_cast<std::int64_t>(sequence)};
     }
-    return open_reserved(reserved);
+    return open_reserved(reserved, note);
   }
 
   [[nodiscard]] result<request_info> describe(request_id id) const noexcept {
@@ -155,9 +159,12 @@ class request_records {
   }
 
   /// Changes running to preempted: the caller releases the candidate's sequence. `withdrawn`: the sequence that the
-  /// caller has withdrawn, if any. `saving`: the request can be resumed only after `end_saving`. Errors: see `error_of`;
-  /// `preempted` also if the request has another sequence by now, because other threads have preempted and resumed it.
-  [[nodiscard]] result<preemption_candidate> preempt(request_id id, sequence_id withdrawn, bool saving) noexcept {
+  /// caller has withdrawn, if any. `saving`: the request can be resumed only after `end_saving`. Calls `note(sequence)`
+  /// unless it fails. Errors: see `error_of`; `preempted` also if other threads have preempted and resumed the request,
+  /// so that it has another sequence by now.
+  template <class Note>
+  [[nodiscard]] result<preemption_candidate> preempt(request_id id, sequence_id withdrawn, bool saving,
+                                                     Note&& note) noexcept {
     auto taken = preemption_candidate{};
     auto is_same = true;
     const auto preempted = change(id, request_state::running, [&](request_info& request) {
@@ -172,6 +179,7 @@ class request_records {
       }
       ++request.num_preemptions;
       ++statistics_.preemptions;
+      note(taken.sequence);
     });
     if (!is_same) {
       return error_of(id, request_state::preempted);
@@ -198,8 +206,10 @@ class request_records {
 
   /// Preempted or waiting to running, with a prompt of this length. `seen`: a copy from `describe_resumable`. Errors:
   /// those of `describe_resumable`; `sequence_busy` also if the request has been resumed and preempted since the copy.
+  /// Calls `note(id, sequence)` unless it fails.
+  template <class Note>
   [[nodiscard]] result<void> resume(request_id id, const request_info& seen, sequence_id sequence,
-                                    std::int64_t num_prompt_tokens) noexcept {
+                                    std::int64_t num_prompt_tokens, Note&& note) noexcept {
     auto is_same = true;
     const auto resumed = change_resumable(id, [&](request_info& request) {
       is_same = request.state == seen.state && request.num_preemptions == seen.num_preemptions;
@@ -210,6 +220,7 @@ class request_records {
       move(request, request_state::running);
       request.sequence = sequence;
       request.options.sequence.num_prompt_tokens = num_prompt_tokens;
+      note(id, sequence);
     });
     if (!is_same) {
       return error{error_code::sequence_busy, "id of a request that another thread has resumed",
@@ -218,9 +229,11 @@ class request_records {
     return resumed;
   }
 
-  /// Ends a request that has not ended. The caller releases the request's sequence, if there is one.
+  /// Ends a request that has not ended. The caller releases the request's sequence, if there is one. Calls `note()`
+  /// unless it fails.
+  template <class Note>
   [[nodiscard]] result<std::optional<sequence_id>> end(request_id id, request_state how, timestamp now,
-                                                       const std::optional<error>& failure) noexcept {
+                                                       const std::optional<error>& failure, Note&& note) noexcept {
     const auto guard = exclusive_guard{mutex_};
     auto* request = find(id);
     if (request == nullptr) {
@@ -235,6 +248,7 @@ class request_records {
     move(*request, how);
     request->ended = now;
     request->failure = failure;
+    note();
     keep(id);
     purge_before(now);
     return held;
@@ -308,12 +322,15 @@ class request_records {
     return found;
   }
 
-  [[nodiscard]] request_id open_reserved(cell& reserved) noexcept {
+  template <class Note>
+  [[nodiscard]] request_id open_reserved(cell& reserved, Note& note) noexcept {
     --num_reserved_;
     statistics_.submitted += reserved.record().state == request_state::running;
     ++tally(reserved.record().state);
     records_.open(reserved);
-    return static_cast<request_id>(records_.id_of(reserved));
+    const auto id = static_cast<request_id>(records_.id_of(reserved));
+    note(id, reserved.record().sequence);
+    return id;
   }
 
   [[nodiscard]] request_info* find(request_id id) const noexcept {

@@ -73,12 +73,13 @@ class [[nodiscard]] tracker_result : private result<T> {  // compilers show this
 /// blocks until the next step.
 ///
 /// Thread safety: that of the cache. Progress: a mutex guards the records, under every locking policy but those for one
-/// thread. The tracker holds it while it finds and changes a record; in `append_batch`, while it reads those of the
-/// entries; and in `adopt`, in `resumable`, in a batch with an entry whose request does not run, and in an operation
-/// that preempts for a request, while it reads all records; never while it calls the cache or the preemption policy. So
-/// a thread that is stopped inside the cache stops no other; a thread that is stopped while it holds the mutex stops
-/// all users of this tracker, also under `lock_free`. If the cache returns `sequence_busy` for a release, a later
-/// operation of the tracker repeats it.
+/// thread. The tracker holds it while it finds and changes a record, and reports the change to the cache's stream of
+/// events, which does not call the tracker; in `append_batch`, while it reads those of the entries; and in `adopt`, in
+/// `resumable`, in a batch with an entry whose request does not run, and in an operation that preempts for a request,
+/// while it reads all records; never while it calls the cache or the preemption policy. So a thread that is stopped
+/// inside the cache stops no other; a thread that is stopped while it holds the mutex stops all users of this tracker,
+/// also under `lock_free`. If the cache returns `sequence_busy` for a release, a later operation of the tracker repeats
+/// it.
 ///
 /// `Cache` outlives the tracker. Operations copy bytes, if necessary, on the given stream.
 template <class Cache, class Preemption>
@@ -133,8 +134,7 @@ class request_tracker {
       return {admitted.error(), std::move(preempted)};
     }
     request.sequence = admitted->id;
-    const auto id = records_.open(**cell);
-    report_start(id, admitted->id);
+    const auto id = records_.open(**cell, start_reporter());
     return {submission_of(id, *admitted), std::move(preempted)};
   }
 
@@ -148,7 +148,7 @@ class request_tracker {
     auto& request = (*cell)->record();
     start_request(request, options, cache_.time());
     request.state = request_state::waiting;
-    return records_.open(**cell);
+    return records_.open(**cell, [](request_id, sequence_id) {});
   }
 
   /// Starts a waiting request on its prompt, or a preempted one on all its tokens so far, which nothing compares with
@@ -174,11 +174,10 @@ class request_tracker {
     if (waiting->state == request_state::preempted) {
       made.num_cached_tokens = preemption_.restore(request, admitted->num_cached_tokens, stream);
     }
-    if (const auto resumed = records_.resume(id, *waiting, admitted->id, end_of_prompt); !resumed) {
+    if (const auto resumed = records_.resume(id, *waiting, admitted->id, end_of_prompt, start_reporter()); !resumed) {
       releases_.release(admitted->id, {});
       return {resumed.error(), std::move(preempted)};
     }
-    report_start(id, admitted->id);
     return {made, std::move(preempted)};
   }
 
@@ -271,8 +270,7 @@ class request_tracker {
     auto& request = (*cell)->record();
     start_request(request, running->options, cache_.time());
     request.sequence = *forked;
-    const auto made = records_.open(**cell);
-    report_start(made, *forked);
+    const auto made = records_.open(**cell, start_reporter());
     return request_fork{made, *forked};
   }
 
@@ -293,9 +291,7 @@ class request_tracker {
     const auto made = open_with(**cell, sequence, options);
     if (!made) {
       records_.abandon(**cell);
-      return made.error();
     }
-    report_start(*made, sequence);
     return made;
   }
 
@@ -336,9 +332,12 @@ class request_tracker {
   [[nodiscard]] tracker_statistics statistics() const noexcept { return records_.statistics(); }
 
  private:
-  void report_start(request_id id, sequence_id sequence) noexcept {
-    detail::report<event_kind::started>(cache_.events(),
-                                        [&] { return cache_event{.sequence = sequence, .request = id}; });
+  /// A function that reports a start.
+  [[nodiscard]] auto start_reporter() noexcept {
+    return [this](request_id id, sequence_id sequence) {
+      detail::report<event_kind::started>(cache_.events(),
+                                          [&] { return cache_event{.sequence = sequence, .request = id}; });
+    };
   }
 
   using locking_type = typename Cache::locking_type;
@@ -365,7 +364,7 @@ class request_tracker {
     if (options.sequence.num_prompt_tokens == sequence_options::no_limit) {
       request.options.sequence.num_prompt_tokens = info->num_prompt_tokens;
     }
-    return records_.open_unless_held(reserved);
+    return records_.open_unless_held(reserved, start_reporter());
   }
 
   /// Repeats the failed entries of a batch, those of the highest rank first, and withdraws those of requests that give
@@ -455,11 +454,12 @@ class request_tracker {
   [[nodiscard]] result<void> end(request_id id, request_state how, const release_hint& hint,
                                  const std::optional<error>& failure) noexcept {
     releases_.release_deferred();
-    const auto held = records_.end(id, how, cache_.time(), failure);
+    const auto held = records_.end(id, how, cache_.time(), failure, [&] {
+      detail::report<event_kind::ended>(cache_.events(), [&] { return cache_event{.request = id}; });
+    });
     if (!held) {
       return held.error();
     }
-    detail::report<event_kind::ended>(cache_.events(), [&] { return cache_event{.request = id}; });
     if (*held) {
       releases_.release(**held, hint);
     }
