@@ -11,10 +11,13 @@
 
 #include <catch2/catch_get_random_seed.hpp>
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <string>
+#include <string_view>
 
 using namespace pagedkv;
 using namespace pagedkv::test;
@@ -412,6 +415,13 @@ TEST_CASE("counts of tiers are written for Prometheus", "[tier][metrics]") {
   append_prometheus(text, cache.tier(0), label);
   CHECK(text.find("pagedkv_tier_written_total{tier=\"host\"} 3\n") != std::string::npos);
   CHECK(text.find("pagedkv_tier_places{tier=\"host\"} 16\n") != std::string::npos);
+}
+
+TEST_CASE("tiers of one type have different names, as labels of one text need", "[tier][metrics]") {
+  using cache_type = tiered_cache<float32, placed_tier, keyed_tier, placed_tier>;
+  const auto again = std::string{placed_tier::name} + "_2";
+  CHECK(cache_type::tier_names == std::array<std::string_view, 4>{"host", placed_tier::name, keyed_tier::name, again});
+  CHECK(cache_type::tier_names[3].data() == again);  // C reads up to a zero
 }
 
 TEST_CASE("random operations bring back every token's own K/V from host memory", "[tier][tiered_cache][random]") {

@@ -2,8 +2,11 @@
 
 #include <pagedkv/metrics/counters.hpp>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace pagedkv {
 
@@ -43,6 +46,45 @@ struct prefix_reach {
 };
 
 namespace detail {
+
+/// Names in memory of their own, each with a zero behind it. Of equal ones, each but the first has its number behind
+/// it: "file_tier", "file_tier_2". At most nine are equal.
+template <std::size_t NumNames, std::size_t Room>
+class distinct_names {
+ public:
+  constexpr explicit distinct_names(const std::array<std::string_view, NumNames>& names) noexcept {
+    for (std::size_t i = 0; i < NumNames; ++i) {
+      auto number = 1;
+      for (std::size_t before = 0; before < i; ++before) {
+        number += names[before] == names[i] ? 1 : 0;
+      }
+      sizes_[i] = names[i].copy(texts_[i].data(), Room);
+      if (number > 1) {
+        texts_[i][sizes_[i]++] = '_';
+        texts_[i][sizes_[i]++] = static_cast<char>('0' + number);
+      }
+    }
+  }
+
+  /// Valid as long as this object.
+  [[nodiscard]] constexpr std::array<std::string_view, NumNames> views() const noexcept {
+    auto all = std::array<std::string_view, NumNames>{};
+    for (std::size_t i = 0; i < NumNames; ++i) {
+      all[i] = {texts_[i].data(), sizes_[i]};
+    }
+    return all;
+  }
+
+ private:
+  std::array<std::array<char, Room + 3>, NumNames> texts_{};
+  std::array<std::size_t, NumNames> sizes_{};
+};
+
+/// Names that tell the tiers of one cache apart.
+template <class... Tiers>
+inline constexpr auto names_of_tiers =
+    distinct_names<sizeof...(Tiers), std::max({std::string_view{Tiers::name}.size()...})>{
+        std::array<std::string_view, sizeof...(Tiers)>{Tiers::name...}};
 
 [[nodiscard]] constexpr auto tier_metrics() {
   using enum metric_kind;

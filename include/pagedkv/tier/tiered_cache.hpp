@@ -552,9 +552,10 @@ class basic_tiered_cache : private detail::tiered_parts<Defaults, Policies...>::
     const auto guard = exclusive_guard{mutex_};
     return store_.index().statistics(number);
   }
+  /// All different: the second of two tiers of one type is "file_tier_2", for example.
   static constexpr std::array<std::string_view, num_tiers> tier_names =
       []<class... Slower>(const std::tuple<Slower...>*) {
-        return std::array<std::string_view, num_tiers>{host_tier_type::name, Slower::name...};
+        return detail::names_of_tiers<host_tier_type, Slower...>.views();
       }(static_cast<const slower_tiers_type*>(nullptr));
 
   /// The memory of `kv_cache`, with the metadata of tiers in the index; locks the cache. Linear in the sequences and
