@@ -31,6 +31,9 @@ struct word_part {
   std::size_t next = 0;
 };
 
+/// A byte that no piece has, because it is no UTF-8.
+constexpr auto between_pieces = '\xff';
+
 /// The words of GPT-2, which tokenizers mean where they name no pattern of their own.
 constexpr auto words_of_gpt_2 = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -157,14 +160,14 @@ void tokenizer::read_pieces(const nlohmann::json& model) {
     texts_[static_cast<std::size_t>(number)] = piece;
   }
   for (const auto& merge : model.at("merges")) {
-    auto pair = merge.is_array() ? merge.at(0).get<std::string>() + "\n" + merge.at(1).get<std::string>()
+    auto pair = merge.is_array() ? merge.at(0).get<std::string>() + between_pieces + merge.at(1).get<std::string>()
                                  : merge.get<std::string>();
     if (!merge.is_array()) {
       const auto space = pair.find(' ', 1);
       if (space == pair.npos) {
         throw bad_model("tokenizer.json: the merge " + pair + " has no space between two pieces");
       }
-      pair[space] = '\n';
+      pair[space] = between_pieces;
     }
     ranks_.emplace(std::move(pair), static_cast<std::uint32_t>(ranks_.size()));
   }
@@ -292,7 +295,7 @@ void tokenizer::encode_word(std::string_view word, std::vector<pagedkv::token>& 
       return;
     }
     const auto& right = parts[parts[left].next];
-    if (const auto found = ranks_.find(text_of(parts[left]) + "\n" + text_of(right)); found != ranks_.end()) {
+    if (const auto found = ranks_.find(text_of(parts[left]) + between_pieces + text_of(right)); found != ranks_.end()) {
       merges.emplace(found->second, left, parts[left].size + right.size);
     }
   };

@@ -54,7 +54,7 @@ class tokenizer {
   std::string space_;         // in place of a space, where pieces spell characters
   std::unordered_map<std::string, pagedkv::token> pieces_;
   std::vector<std::string> texts_;
-  std::unordered_map<std::string, std::uint32_t> ranks_;  // of merges: both pieces, with a newline between
+  std::unordered_map<std::string, std::uint32_t> ranks_;  // of merges: both pieces, with a byte between
   std::map<std::string, pagedkv::token, std::less<>> special_;
   std::vector<std::unique_ptr<pattern>> patterns_;  // words are their matches, and the text between
   std::array<std::string, 256> spelling_;

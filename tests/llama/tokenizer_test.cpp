@@ -82,6 +82,17 @@ TEST_CASE("spaces become the tokenizer's own mark and come back", "[llama]") {
   CHECK(words.bytes_of(8) == "<0xZZ>");  // which is no byte
 }
 
+TEST_CASE("only learnt pairs of ends of lines are joined", "[llama]") {
+  const auto changed = test::changed_tokenizer([](nlohmann::json& whole) {
+    whole["normalizer"] = whole["pre_tokenizer"] = nullptr;
+    whole["model"] = {{"type", "BPE"},
+                      {"vocab", {{"\n", 5}, {"\n\n", 6}, {"\n\n\n", 7}}},
+                      {"merges", nlohmann::json::parse(R"([["\n", "\n"], ["\n", "\n\n"]])")}};
+  });
+  const auto words = tokenizer(changed.path());
+  CHECK(words.encode_plain("\n\n\n") == std::vector<pagedkv::token>{6, 5});
+}
+
 TEST_CASE("threads encode with one tokenizer at once", "[llama]") {
   const auto words = tokenizer(test::trained_model());
   const auto texts = std::array<std::string, 4>{"What is a hacker?", "kluge", "two  spaces, and 12345", "it's we'll"};
