@@ -358,13 +358,14 @@ std::string tokenizer::spoken(std::string_view piece) const {
     return space_.empty() ? std::string(piece) : replaced(piece, space_, " ");
   }
   auto text = std::string{};
-  while (!piece.empty()) {
-    const auto length = length_of_character(piece);
-    const auto found = bytes_.find(std::string(piece.substr(0, length)));
-    if (found != bytes_.end()) {
-      text += found->second;
+  for (auto rest = piece; !rest.empty();) {
+    const auto length = length_of_character(rest);
+    const auto found = bytes_.find(std::string(rest.substr(0, length)));
+    if (found == bytes_.end()) {
+      return std::string(piece);  // an added token, which spells no bytes
     }
-    piece.remove_prefix(length);
+    text += found->second;
+    rest.remove_prefix(length);
   }
   return text;
 }

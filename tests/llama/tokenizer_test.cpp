@@ -93,6 +93,20 @@ TEST_CASE("only learnt pairs of ends of lines are joined", "[llama]") {
   CHECK(words.encode_plain("\n\n\n") == std::vector<pagedkv::token>{6, 5});
 }
 
+TEST_CASE("an added token that is no special one is its own text", "[llama]") {
+  const auto names = std::array<std::string, 3>{"<\uff5cUser\uff5c>", "two words", "<think>"};
+  const auto changed = test::changed_tokenizer([&](nlohmann::json& whole) {
+    for (auto i = std::size_t{0}; i < names.size(); ++i) {
+      whole["added_tokens"].push_back({{"id", 2048 + i}, {"content", names[i]}, {"special", false}});
+    }
+  });
+  const auto words = tokenizer(changed.path());
+  for (auto i = std::size_t{0}; i < names.size(); ++i) {
+    CHECK(words.bytes_of(static_cast<pagedkv::token>(2048 + i)) == names[i]);
+    CHECK(words.decode(words.encode("a " + names[i])) == "a " + names[i]);
+  }
+}
+
 TEST_CASE("threads encode with one tokenizer at once", "[llama]") {
   const auto words = tokenizer(test::trained_model());
   const auto texts = std::array<std::string, 4>{"What is a hacker?", "kluge", "two  spaces, and 12345", "it's we'll"};
