@@ -47,6 +47,14 @@ void check_end(engine& on) {
   CHECK(on.check_invariants() == std::vector<std::string>{});
 }
 
+/// A text of the trained model's, which repeats itself from token 185 to token 195.
+std::vector<token> repeating_text(model& trained) {
+  const auto engine = make_engine(trained, {.num_blocks = 64});
+  const auto* const made = engine->submit(trained_reference().at("cases").at(1).at("prompt"), exactly(200)).value();
+  engine->run();
+  return made->tokens;
+}
+
 /// Submits every case of a model at once, and compares the tokens.
 void check_tokens(engine& on, const reference& model) {
   auto samples = std::vector<const sample*>{};
@@ -99,6 +107,27 @@ TEST_CASE("drafts that repeat the text change no token", "[llama]") {
       {.block_size = 4, .num_blocks = 400, .num_drafts = 3, .num_branches = static_cast<std::size_t>(branches)});
   check_tokens(*engine, model);
   CHECK((engine->statistics().drafts > 0) == (model.name != "bamba"));
+}
+
+TEST_CASE("answers part behind the prompt's last token, with drafts, too", "[llama]") {
+  static auto trained = model(trained_model());
+  const auto text = repeating_text(trained);
+  for (const auto size : {186, 187, 188}) {
+    CAPTURE(size);
+    // A step of its own computes the last token.
+    const auto engine =
+        make_engine(trained, {.block_size = 4, .num_blocks = 256, .token_budget = size - 1, .num_drafts = 3});
+    auto options = exactly(8);
+    options.num_samples = 2;
+    engine->submit({text.begin(), text.begin() + size}, options).value();
+    engine->run();
+    for (const auto* each : engine->samples()) {
+      CHECK((each->failure ? each->failure->message() : "") == "");
+      CHECK(each->tokens == std::vector(text.begin(), text.begin() + size + 8));
+    }
+    CHECK(engine->statistics().accepted_drafts > 0);
+    check_end(*engine);
+  }
 }
 
 TEST_CASE("a tree of drafts is right more often than its first chain", "[llama]") {
