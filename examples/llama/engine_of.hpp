@@ -744,7 +744,7 @@ class engine_of final : public engine {
     auto right = std::vector<std::int32_t>{};
     for (auto node = std::optional{draft_tree::root}; node && !predicted.empty();) {
       chosen.push_back(predicted.choose(static_cast<std::size_t>(*node + 1), r.options.sampling, r.random));
-      node = drafts.child(*node, chosen.back());
+      node = is_end_of(r, chosen.back()) ? std::nullopt : drafts.child(*node, chosen.back());
       if (node) {
         right.push_back(*node);
       }
@@ -847,11 +847,16 @@ class engine_of final : public engine {
     r.state = generation_state::waiting;
   }
 
+  /// Whether an answer ends with such a token.
+  [[nodiscard]] bool is_end_of(const row& r, token last) const {
+    const auto& ends = model_.config().end_tokens;
+    return !r.options.ignores_end && std::ranges::find(ends, last) != ends.end();
+  }
+
   void take_tokens(row& r, std::span<const token> chosen) {
     for (const auto next : chosen) {
       r.tokens.push_back(next);
-      const bool is_end = !r.options.ignores_end &&
-                          std::ranges::find(model_.config().end_tokens, next) != model_.config().end_tokens.end();
+      const bool is_end = is_end_of(r, next);
       const bool is_full = r.answer().size() == r.options.max_tokens;
       if (is_end || is_full) {
         end(r, is_end ? generation_state::ended : generation_state::cut);

@@ -1,4 +1,5 @@
 #include "../../examples/llama/engine.hpp"
+#include "../../examples/llama/files.hpp"
 #include "../../examples/llama/model.hpp"
 #include "../tier/fake_store.hpp"
 #include "small_models.hpp"
@@ -128,6 +129,26 @@ TEST_CASE("answers part behind the prompt's last token, with drafts, too", "[lla
     CHECK(engine->statistics().accepted_drafts > 0);
     check_end(*engine);
   }
+}
+
+TEST_CASE("a session ends with its answer, however many drafts are right", "[llama]") {
+  static auto trained = model(trained_model());
+  const auto text = repeating_text(trained);
+  auto config = read_json(trained_model() / "config.json");
+  config["eos_token_id"] = text[187];
+  const auto folder = test_folder({{"config.json", config.dump()}});
+  std::filesystem::create_symlink(trained_model() / "model.safetensors", folder.path() / "model.safetensors");
+  auto ending = model(folder.path());
+  const auto engine = make_engine(ending, {.block_size = 4, .num_blocks = 256, .num_drafts = 3});
+  auto options = generation_options{};
+  options.save_to = folder.path() / "session";
+  const auto* const made = engine->submit({text.begin(), text.begin() + 186}, options).value();
+  engine->run();
+  CHECK(made->state == generation_state::ended);
+  CHECK(made->tokens == std::vector(text.begin(), text.begin() + 188));
+  CHECK(engine->statistics().drafts > 0);
+  CHECK(engine->restore(options.save_to).value() == std::vector(text.begin(), text.begin() + 187));
+  check_end(*engine);
 }
 
 TEST_CASE("a tree of drafts is right more often than its first chain", "[llama]") {
