@@ -141,4 +141,27 @@ TEST_CASE("Rows of a caller more than 2^31 numbers apart are read and written", 
   }
 }
 
+TEST_CASE("Pairs of blocks of more tokens than a launch takes are converted", "[large]") {
+  skip_unless_memory_is_sparse();
+  auto target = require_target<hip_target<0>>();
+  constexpr auto block_size = 42'000;
+  REQUIRE(std::int64_t{kernels::block_batch::capacity} * block_size > kernels::max_tokens_per_launch);
+  const auto from_layout = plan<float32, nhd_by_layer>(make_config(block_size, 1, 1, 1, 1));
+  const auto to_layout = plan<bfloat16, nhd_by_layer>(make_config(block_size, kernels::block_batch::capacity, 1, 1, 1));
+  const auto from_memory = sparse_array<std::byte>(target, from_layout.bytes);
+  const auto to_memory = sparse_array<std::byte>(target, to_layout.bytes);
+  const auto from = at(from_layout.view, from_memory.data());
+  const auto to = at(to_layout.view, to_memory.data());
+  *from.value<float>(0, 0, block_size - 1, 0) = 3;
+  auto pairs = std::vector<block_pair>();
+  for (auto block = 0; block < kernels::block_batch::capacity; ++block) {
+    pairs.push_back({0, block});
+  }
+  REQUIRE(hip::convert_blocks<bfloat16, float32>(from, to, pairs, target.stream()));
+  REQUIRE(target.backend.synchronize(target.stream()));
+  for (const auto [source, block] : pairs) {
+    REQUIRE(bfloat16::decode(*to.value<bfloat16::storage>(0, block, block_size - 1, 0), 1) == 3);
+  }
+}
+
 }  // namespace large_offset_test

@@ -5,6 +5,9 @@
 #include <pagedkv/kernels/runtime.hpp>
 #include <pagedkv/storage/view.hpp>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
 namespace pagedkv::kernels {
@@ -20,14 +23,20 @@ struct block_batch {
   bool follows = false;  // a batch of the same call
 };
 
-/// Calls `launch_one(batch)` for successive batches until all pairs are launched or one launch fails.
+/// Pairs of a batch whose launch takes so many units of work, of which each pair has so many. At least one.
+[[nodiscard]] inline std::size_t pairs_of_launch(std::int64_t most_units, std::int64_t units_of_pair) noexcept {
+  return static_cast<std::size_t>(std::clamp<std::int64_t>(most_units / units_of_pair, 1, block_batch::capacity));
+}
+
+/// Calls `launch_one(batch)` for successive batches of up to `most` pairs until all are launched or one launch fails.
 template <class Launch>
-[[nodiscard]] runtime::status launch_batches(std::span<const block_pair> pairs, Launch launch_one) {
+[[nodiscard]] runtime::status launch_batches(std::span<const block_pair> pairs, Launch launch_one,
+                                             std::size_t most = block_batch::capacity) {
   auto status = runtime::success;
   for (auto follows = false; !pairs.empty() && status == runtime::success; follows = true) {
     auto batch = block_batch{};
     batch.follows = follows;
-    for (const auto pair : pairs.first(pairs.size() < batch.capacity ? pairs.size() : batch.capacity)) {
+    for (const auto pair : pairs.first(std::min(pairs.size(), most))) {
       batch.pairs[batch.num_pairs++] = pair;
     }
     pairs = pairs.subspan(static_cast<std::size_t>(batch.num_pairs));

@@ -131,7 +131,7 @@ template <class To, class From>
              (std::is_same_v<To, From> ? 0 : shape.row_bytes<to_storage>());
     });
     const auto tiles = (from.block_size + planned.shape.tokens() - 1) >> planned.shape.tokens_log2;
-    return launch_batches(pairs, [&](const block_batch& batch) {
+    const auto launch_batch = [&](const block_batch& batch) {
       const auto workgroups = static_cast<std::uint32_t>(batch.num_pairs) * static_cast<std::uint32_t>(tiles) *
                               static_cast<std::uint32_t>(from.num_kv_heads);
       const auto call = tile_conversion{planned.shape,   planned.spread,
@@ -144,7 +144,9 @@ template <class To, class From>
                        {static_cast<std::uint32_t>(planned.lanes)},
                        planned.shared_bytes},
           stream, call);
-    });
+    };
+    return launch_batches(pairs, launch_batch,
+                          pairs_of_launch(max_tokens_per_launch, std::int64_t{tiles} * from.num_kv_heads));
   };
   return from.head_dim % most == 0 ? launch_width(std::integral_constant<int, most>{})
                                    : launch_width(std::integral_constant<int, 1>{});
@@ -172,14 +174,15 @@ template <class To, class From>
   constexpr auto most = numbers_per_lane<To>;
   const auto aligned = aligned_rows<typename From::storage, most>(from) && aligned_rows<typename To::storage, most>(to);
   const auto block_size = divider<std::int32_t>(from.block_size);
-  return launch_batches(pairs, [&](const block_batch& batch) {
+  const auto launch_batch = [&](const block_batch& batch) {
     return launch_rows<most>(aligned, std::int64_t{batch.num_pairs} * from.block_size, from.num_kv_heads, from.head_dim,
                              [&](auto width, const row_spread& spread, launch_shape shape) {
                                shape.grid.y = static_cast<std::uint32_t>(from.num_layers);
                                return launch<convert_blocks_kernel<To, From, decltype(width)::value>>(
                                    shape, stream, spread, block_size, from, to, batch);
                              });
-  });
+  };
+  return launch_batches(pairs, launch_batch, pairs_of_launch(max_tokens_per_launch, from.block_size));
 }
 
 template <class To, class From>

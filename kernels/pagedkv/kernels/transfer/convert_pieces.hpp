@@ -6,7 +6,10 @@
 #include <pagedkv/kernels/transfer/block_batch.hpp>
 #include <pagedkv/kernels/transfer/tile.hpp>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 
 // Blocks of one element in another layout. A number keeps its bits, so vectors of 16 bytes pass through registers: as
 // they are if both layouts have numbers of one token in them, or both numbers of one dimension; else a lane transposes
@@ -312,7 +315,7 @@ template <class Element>
   constexpr auto vectors_of_lane = std::max(numbers_in_vector<storage>, rows_of_lane);
   const auto shared_bytes =
       joins_stores ? static_cast<std::size_t>(call.workgroup_size) * vectors_of_lane * vector_bytes : std::size_t{0};
-  return launch_batches(pairs, [&](const block_batch& batch) {
+  const auto launch_batch = [&](const block_batch& batch) {
     call.batch = batch;
     const auto lanes = std::int64_t{batch.num_pairs} * lanes_of_block;
     const auto workgroups = (lanes + call.workgroup_size - 1) / call.workgroup_size;
@@ -322,7 +325,9 @@ template <class Element>
                      {static_cast<std::uint32_t>(call.workgroup_size)},
                      shared_bytes},
         stream, call);
-  });
+  };
+  constexpr auto most_lanes = std::numeric_limits<std::int32_t>::max() - piece_conversion::workgroup_size;
+  return launch_batches(pairs, launch_batch, pairs_of_launch(most_lanes, lanes_of_block));
 }
 
 }  // namespace pagedkv::kernels
