@@ -492,7 +492,7 @@ class engine_of final : public engine {
     const auto left = static_cast<std::int64_t>(r.options.max_tokens - r.answer().size()) - 1;
     const auto most = std::min({static_cast<std::int64_t>(sizes_.num_drafts), left, budget_ - 1, room_of(r)});
     auto tree = draft_tree{};
-    // A state cannot be taken back, and forks hold the prompt alone.
+    // A state cannot be taken back, and other samples of the request have the prompt's tokens only.
     if (has_states_ || r.num_rows() > 1 || most <= 0 || r.num_tokens() != r.scheduled + 1 || r.tokens.size() < 4) {
       return tree;
     }

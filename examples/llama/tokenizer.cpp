@@ -362,7 +362,7 @@ std::string tokenizer::spoken(std::string_view piece) const {
     const auto length = length_of_character(rest);
     const auto found = bytes_.find(std::string(rest.substr(0, length)));
     if (found == bytes_.end()) {
-      return std::string(piece);  // an added token, which spells no bytes
+      return std::string(piece);  // an added token; as in the tokenizers library, those that spell bytes are bytes
     }
     text += found->second;
     rest.remove_prefix(length);

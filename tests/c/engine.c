@@ -1327,27 +1327,37 @@ static void see_event(void* context, const pagedkv_event* event) {
   }
 }
 
-/* Its context is another cache. */
+typedef struct other_cache {
+  pagedkv_cache* cache;
+  pagedkv_sequence sequence;
+} other_cache;
+
+/* Appends to another cache's sequence, and to one that it does not know. */
 static void append_to_another(void* context, const pagedkv_event* event) {
+  const other_cache* const other = context;
   const pagedkv_batch_entry entries[] = {
-      {unknown, {NULL, 0, NULL, 0, NULL, 0}, -1, 0},
+      {other->sequence, run_of(counting, 1), -1, 0},
       {unknown, {NULL, 0, NULL, 0, NULL, 0}, -1, 0},
   };
   pagedkv_batch_failure failures[2];
+  int64_t slots[4];
   SIZED(pagedkv_batch_buffers, buffers);
   SIZED(pagedkv_batch_outcome, outcome);
+  buffers.slots = slots;
+  buffers.room_for_slots = 4;
   buffers.failures = failures;
   buffers.room_for_failures = 2;
   if (event->kind == PAGEDKV_EVENT_STORED) {
-    OK(pagedkv_append_batch(context, entries, 2, &buffers, stream, &outcome));
-    CHECK(outcome.num_failures == 2);
+    OK(pagedkv_append_batch(other->cache, entries, 2, &buffers, stream, &outcome));
+    CHECK(outcome.num_failures == 1);
   }
 }
 
 static void test_batches_in_events(void) {
   pagedkv_config config = config_of(8);
   pagedkv_tiers tiers = tiers_in("weights");
-  pagedkv_cache *another = make_cache(8), *cache = NULL;
+  pagedkv_cache* cache = NULL;
+  other_cache another = {make_cache(8), 0};
   char path[512];
   const char* const paths[] = {path};
   pagedkv_batch_entry entries[2];
@@ -1360,7 +1370,8 @@ static void test_batches_in_events(void) {
   tiers.file_paths = paths;
   config.tiers = config.tiers == NULL ? NULL : &tiers;
   config.on_event = append_to_another;
-  config.event_context = another;
+  config.event_context = &another;
+  another.sequence = create(another.cache, counting, 3);
   OK(pagedkv_create(&config, &cache));
   for (i = 0; i < 2; ++i) {
     entries[i].sequence = create(cache, i == 0 ? counting : zeros, 20);
@@ -1377,8 +1388,9 @@ static void test_batches_in_events(void) {
   for (i = 0; i < 2; ++i) {
     OK(pagedkv_release(cache, entries[i].sequence, NULL));
   }
+  OK(pagedkv_release(another.cache, another.sequence, NULL));
   destroy_checked(cache);
-  destroy_checked(another);
+  destroy_checked(another.cache);
 }
 
 static void test_events(void) {

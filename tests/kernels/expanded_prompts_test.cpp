@@ -6,6 +6,11 @@
 
 #include <catch2/catch_template_test_macros.hpp>
 
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace expanded_prompts_test {
 
 using namespace pagedkv;

@@ -3,6 +3,9 @@
 
 #include "attention_target.hpp"
 
+#include <utility>
+#include <vector>
+
 namespace long_prompts_test {
 
 using namespace pagedkv;

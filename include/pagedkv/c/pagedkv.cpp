@@ -4,6 +4,7 @@
 
 #include <pagedkv/metrics/prometheus.hpp>
 #include <pagedkv/pagedkv.hpp>
+#include <pagedkv/policy/locking/parts/mutexes.hpp>
 #include <pagedkv/requests/metrics.hpp>
 #include <pagedkv/tier/hand_over.hpp>
 #include <pagedkv/tier/session_file.hpp>
@@ -684,6 +685,7 @@ void policy::event_function::emit(const cache_event& event) noexcept {
   seen.num_tokens = event.tokens.size();
   seen.keys = reinterpret_cast<const pagedkv_key*>(event.keys.data());
   seen.num_keys = event.keys.size();
+  const auto ranks = held_ranks::of_another{};
   function(context, &seen);
 }
 #endif

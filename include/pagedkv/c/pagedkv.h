@@ -282,7 +282,8 @@ typedef struct pagedkv_config {
   void* memory;               /* for the allocator caller_memory: of the engine's, which outlives the cache */
   size_t memory_bytes;
   /* Called on each change, in the thread and inside the locks of the operation that makes it: it calls no function
-   * of the cache or its trackers, though it may call those of another one, and should not wait. */
+   * of the cache or its trackers, and should not wait. It may call those of another cache, whose function calls none
+   * of this one: else both may wait for each other. */
   void (*on_event)(void* context, const pagedkv_event* event);
   void* event_context;
   int64_t device; /* for hip_backend */

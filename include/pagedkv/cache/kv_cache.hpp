@@ -243,8 +243,8 @@ class basic_kv_cache {
 
   /// Keeps the first `num_tokens` with their keys, and gives back slots ahead. Whole blocks past the end are released;
   /// published ones stay published, but for those that `withdraw` would hide. Unlike `withdraw`, it hides also those
-  /// that others share: the launch that writes them is still owed to these. A prompt that is cut ends there. Linear in
-  /// the blocks that it releases. Errors: `invalid_argument` beyond the length, and before what the sequence still
+  /// that others share, which still need the launch that writes them. A prompt that is cut ends there. Linear in the
+  /// blocks that it releases. Errors: `invalid_argument` beyond the length, and before what the sequence still
   /// holds.
   [[nodiscard]] result<void> truncate(sequence_id id, std::int64_t num_tokens) noexcept {
     const auto guard = exclusive_guard{mutex_};
@@ -317,9 +317,9 @@ class basic_kv_cache {
     const auto guard = exclusive_guard{mutex_};
     return detail::unpin(state_, static_cast<std::uint64_t>(id));
   }
-  /// Ends every pin; returns their number. Ids of pins are stale afterwards, except those of pins made meanwhile, and
-  /// under `lock_free` those whose block table another thread copies just then. Linear in `max_sequences` and in the
-  /// blocks of all pins.
+  /// Ends every pin; returns their number. Ids of pins are stale afterwards, except those of pins made meanwhile. Under
+  /// `lock_free`, a pin whose block table another thread copies stays. Linear in `max_sequences` and in the blocks of
+  /// all pins.
   std::int64_t unpin_all() noexcept {
     const auto guard = exclusive_guard{mutex_};
     return detail::unpin_all(state_, [&](std::uint64_t id) { return detail::unpin(state_, id); });

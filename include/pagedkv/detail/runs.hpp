@@ -60,7 +60,7 @@ namespace pagedkv::detail {
 /// Copies a run of tokens to the beginning of another. Inlined for the same reason where the run is short; in steps of
 /// 16 bytes, since source and destination seldom have the same alignment, and wider ones would cross cache lines.
 [[gnu::always_inline]] inline void copy_tokens(std::span<const token> from, std::span<token> to) noexcept {
-  if (constexpr auto long_run = std::size_t{256}; from.size() >= long_run) [[unlikely]] {
+  if (from.size() >= 256) [[unlikely]] {
     std::memcpy(to.data(), from.data(), from.size_bytes());
     return;
   }

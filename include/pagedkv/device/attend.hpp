@@ -12,6 +12,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 #if defined(PAGEDKV_COMPILES_KERNELS)
@@ -58,8 +60,9 @@ struct attention_use {
   // Entries of a batch's block tables, of all rows, that the workspace has room for as bfloat16: each call expands
   // their blocks once, and its queries read the copy. For prompts over int8 and float8. 0: queries read the blocks as
   // they are stored. Ignored where this cannot be, so that engines ask on every device alike: for decoding, other
-  // elements, latent vectors, rows of no multiple of 8 numbers, and without matrix instructions for bfloat16 rows of
-  // this length. `attention_shape::expanded_blocks` is 0 then.
+  // elements, latent vectors, rows of no multiple of 8 numbers or that do not start at multiples of 8 bytes, layouts
+  // without strides, lists that the kernel does not take, and without matrix instructions for bfloat16 rows of this
+  // length. `attention_shape::expanded_blocks` is 0 then.
   std::int32_t max_expanded_blocks = 0;
 };
 

@@ -100,8 +100,8 @@ class event_line {
 /// Writes events as lines of text, without line feeds. An empty log takes a branch per event, so a program can switch
 /// logging on when it starts; with `no_events` there is not even that.
 ///
-/// The function is called by the thread whose operation is logged, inside the cache's locks, and by several threads at
-/// once if they use the cache. While it waits, so does that operation.
+/// The function is called by the thread whose operation is logged, inside the locks of the cache or its tracker, and by
+/// several threads at once if they use the cache. It calls neither. While it waits, so does that operation.
 template <event_kinds Kinds = all_event_kinds>
 class basic_event_log {
  public:

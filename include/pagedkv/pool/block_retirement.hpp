@@ -87,8 +87,8 @@ class step_fence {
     return num;
   }
 
-  /// The tag of the latest step that uses everything or, if it is open, is in this set; 0 when there is none that an
-  /// open step keeps from passing. A step that uses everything counts until those before it have retired, too.
+  /// The tag of the later of two steps: the latest one that uses everything, open or retired, and the latest open one
+  /// in this set. 0 if all steps up to it have retired.
   [[nodiscard]] std::uint32_t tag(const step_set& used = {}) const noexcept {
     const auto oldest_open = retired() + 1;
     auto latest = last_of_everything_.load(std::memory_order_acquire);

@@ -58,7 +58,8 @@ class request_preemption {
       : cache_(cache), records_(records), releases_(releases), policy_(std::move(policy)) {}
 
   /// Errors: `preempted`, `already_ended`, `unknown_request`; `in_use` while others need what the request has published
-  /// ahead of a launch; `sequence_busy` while another thread is inside the sequence, or looks its blocks up.
+  /// ahead of a launch; `sequence_busy` while another thread is inside the sequence, or looks its blocks up, and if
+  /// other threads have preempted and resumed the request meanwhile.
   [[nodiscard]] result<void> preempt(request_id id, stream_type stream) noexcept {
     auto held = result<sequence_id>{sequence_id{}};
     if constexpr (cache_that_withdraws<Cache>) {

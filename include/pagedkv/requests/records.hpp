@@ -160,7 +160,7 @@ class request_records {
 
   /// Changes running to preempted: the caller releases the candidate's sequence. `withdrawn`: the sequence that the
   /// caller has withdrawn, if any. `saving`: the request can be resumed only after `end_saving`. Calls `note(sequence)`
-  /// unless it fails. Errors: see `error_of`; `preempted` also if other threads have preempted and resumed the request,
+  /// unless it fails. Errors: see `error_of`; `sequence_busy` if other threads have preempted and resumed the request,
   /// so that it has another sequence by now.
   template <class Note>
   [[nodiscard]] result<preemption_candidate> preempt(request_id id, sequence_id withdrawn, bool saving,
@@ -182,7 +182,7 @@ class request_records {
       note(taken.sequence);
     });
     if (!is_same) {
-      return error_of(id, request_state::preempted);
+      return resumed_elsewhere(id);
     }
     if (!preempted) {
       return preempted.error();
@@ -223,8 +223,7 @@ class request_records {
       note(id, sequence);
     });
     if (!is_same) {
-      return error{error_code::sequence_busy, "id of a request that another thread has resumed",
-                   static_cast<std::int64_t>(id)};
+      return resumed_elsewhere(id);
     }
     return resumed;
   }
@@ -293,6 +292,10 @@ class request_records {
  private:
   [[nodiscard]] static error unknown(request_id id) noexcept {
     return {error_code::unknown_request, "request id", static_cast<std::int64_t>(id)};
+  }
+  [[nodiscard]] static error resumed_elsewhere(request_id id) noexcept {
+    return {error_code::sequence_busy, "id of a request that another thread has resumed",
+            static_cast<std::int64_t>(id)};
   }
   [[nodiscard]] static bool is_resumable(const request_info& request) noexcept {
     return request.state == request_state::preempted || request.state == request_state::waiting;

@@ -307,7 +307,8 @@ class request_tracker {
 
   /// Takes a running request's blocks; `resume` starts it again. Hides what it has published ahead of the newest step's
   /// launch, see the cache's `withdraw`. Linear in its blocks; a policy that keeps K/V copies it in addition. Errors:
-  /// `preempted`, `already_ended`, `unknown_request`; `in_use` and `sequence_busy` of `withdraw`.
+  /// `preempted`, `already_ended`, `unknown_request`; `in_use` and `sequence_busy` of `withdraw`; `sequence_busy` if
+  /// other threads have preempted and resumed it meanwhile.
   [[nodiscard]] result<void> preempt(request_id id, stream_type stream = {}) noexcept {
     releases_.release_deferred();
     return preemption_.preempt(id, stream);

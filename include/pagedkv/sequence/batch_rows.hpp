@@ -69,13 +69,11 @@ class batch_rows {
 
   /// Number of leading entries of row i that are the same as at the last update.
   [[nodiscard]] std::size_t num_unchanged(std::size_t i) const noexcept {
-    const bool same = i < size_ && current_[i].id == next_[i].id && current_[i].version == next_[i].version;
-    return same ? std::min(current_[i].num_blocks, next_[i].num_blocks) : 0;
+    return keeps_entries(i) ? std::min(current_[i].num_blocks, next_[i].num_blocks) : 0;
   }
 
   [[nodiscard]] bool is_unchanged(std::size_t i) const noexcept {
-    return i < size_ && current_[i].id == next_[i].id && current_[i].version == next_[i].version &&
-           current_[i].num_blocks == next_[i].num_blocks;
+    return keeps_entries(i) && current_[i].num_blocks == next_[i].num_blocks;
   }
 
   /// Whether the rows from `first` on keep all their entries.
@@ -115,6 +113,11 @@ class batch_rows {
   }
 
  private:
+  /// Whether row i is of the same sequence as before, whose old entries have not changed.
+  [[nodiscard]] bool keeps_entries(std::size_t i) const noexcept {
+    return i < size_ && current_[i].id == next_[i].id && current_[i].version == next_[i].version;
+  }
+
   std::size_t size_ = 0;
   std::size_t most_blocks_ = 0;
   std::size_t num_blocks_ = 0;

@@ -128,7 +128,8 @@ class preallocated_file {
       ::unlink(path.c_str());
       return;
     }
-    for (auto at = std::size_t{0}; at < header_bytes_; at += no_bytes.size()) {  // which were zero
+    // The header's bytes were zeros before.
+    for (auto at = std::size_t{0}; at < header_bytes_; at += no_bytes.size()) {
       static_cast<void>(::pwrite(descriptor(), no_bytes.data(), no_bytes.size(), static_cast<::off_t>(at)) == 0);
     }
     if (may_have_grown_) {
@@ -193,6 +194,7 @@ class preallocated_file {
   }
 
   [[nodiscard]] result<void> write_header(std::span<const std::byte> header) noexcept {
+    assert(header.size() % no_bytes.size() == 0 && "whole units of direct access");
     header_bytes_ = header.size();
     const auto written = ::pwrite(descriptor(), header.data(), header.size(), 0);
     if (written != static_cast<ssize_t>(header.size())) {

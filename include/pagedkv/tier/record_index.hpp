@@ -468,6 +468,7 @@ class record_index : public Directory {
       if (at(record).num_holders == 0) {
         drop_from_all(record);
       } else {
+        erase_owed(record);
         erase_from_slower(record);
         if (in_host_memory(record) && !on_device(record)) {
           rank(record);

@@ -48,9 +48,11 @@ struct prefix_reach {
 namespace detail {
 
 /// Names in memory of their own, each with a zero behind it. Of equal ones, each but the first has its number behind
-/// it: "file_tier", "file_tier_2". At most nine are equal.
+/// it: "file_tier", "file_tier_2". Different if no given name ends like that.
 template <std::size_t NumNames, std::size_t Room>
 class distinct_names {
+  static_assert(NumNames <= 9, "numbers have one digit");
+
  public:
   constexpr explicit distinct_names(const std::array<std::string_view, NumNames>& names) noexcept {
     for (std::size_t i = 0; i < NumNames; ++i) {

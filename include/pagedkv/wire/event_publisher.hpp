@@ -102,8 +102,12 @@ class event_publisher {
           publish();
           last_batch = now;
         }
-        answer_replays();
       });
+      try {
+        answer_replays();
+      } catch (...) {  // subscribers ask again
+        std::this_thread::sleep_for(config_.interval);
+      }
     }
     or_lose([&] {
       if (publish_queued()) {
@@ -112,8 +116,8 @@ class event_publisher {
     });
   }
 
-  /// Calls `body()`. If it throws, drops the batch that is begun, and leaves a number out, which tells subscribers: the
-  /// one behind that batch, which may have been sent.
+  /// Calls `body()`. If it throws, drops the batch that is begun, and tells subscribers by a number that is left out.
+  /// The batch may have been sent, so it keeps its number, and the next one is left out.
   template <class Body>
   void or_lose(Body&& body) {
     try {
@@ -129,12 +133,13 @@ class event_publisher {
   bool publish_queued() {
     const auto dropped = queues_.num_dropped();
     const auto visit = [&](const cache_event& event) {
+      num_events_.fetch_add(1, std::memory_order_relaxed);
       writer_.add(event);
       if (writer_.num_events() >= config_.max_events) {
         publish();
       }
     };
-    num_events_.fetch_add(queues_.drain(visit), std::memory_order_relaxed);
+    queues_.drain(visit);
     if (dropped != num_dropped_) {
       num_dropped_ = dropped;
       if (!writer_.empty()) {

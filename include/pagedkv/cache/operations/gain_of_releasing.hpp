@@ -155,11 +155,14 @@ template <class State>
 /// and for no blocks.
 [[nodiscard]] inline std::size_t fewest_in_order(const released_blocks& released, std::size_t num_sequences,
                                                  std::int64_t num_blocks) {
+  if (num_blocks <= 0) {
+    return 0;
+  }
   auto gains = std::vector<std::size_t>(num_sequences);  // a block is gained with the last of its references
   for (const auto& block : released.gained) {
     ++gains[block.last_order];
   }
-  for (std::size_t i = 0; num_blocks > 0 && i < gains.size(); ++i) {
+  for (std::size_t i = 0; i < gains.size(); ++i) {
     num_blocks -= static_cast<std::int64_t>(gains[i]);
     if (num_blocks <= 0) {
       return i + 1;

@@ -112,7 +112,8 @@ concept has_emit = requires(E stream, const cache_event& event) {
 /// |-----------------|-------------------------------------------------------------------------------------------------|
 /// | `E::kinds`      | the `event_kinds` that it takes, constant: no code is compiled for the others                   |
 /// | `e.emit(event)` | takes an event of those kinds or drops it. Called by any thread that the cache's locking policy |
-/// |                 | admits, inside its locks: it calls neither the cache nor its tracker, and should not wait       |
+/// |                 | admits, inside its locks or a tracker's: it calls neither the cache nor its tracker, and should |
+/// |                 | not wait                                                                                        |
 ///
 /// A minimal model:
 ///

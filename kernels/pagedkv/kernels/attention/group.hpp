@@ -2,10 +2,12 @@
 
 #include <pagedkv/kernels/attention/fragment_piece.hpp>
 #include <pagedkv/kernels/attention/group_tiles.hpp>
+#include <pagedkv/kernels/attention/launcher.hpp>
 #include <pagedkv/kernels/attention/matrix_piece.hpp>
 #include <pagedkv/kernels/attention/tile_reader.hpp>
 #include <pagedkv/kernels/attention/warpgroup_prefill.hpp>
 
+#include <cstdint>
 #include <type_traits>
 
 namespace pagedkv::kernels {
@@ -207,7 +209,8 @@ class half_walk : public Walk {
   }
 
  private:
-  static constexpr std::int32_t own_columns = 64;
+  static constexpr std::int32_t own_columns =
+      columns_of_group(runtime::matrix_instructions::mma, {largest_attention_dim, largest_attention_dim});
 
   [[nodiscard]] static PAGEDKV_HOST_DEVICE std::int32_t shift_of(const attention_plan_view& plan) {
     return plan.columns > own_columns ? 1 : 0;

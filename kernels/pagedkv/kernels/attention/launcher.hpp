@@ -98,17 +98,20 @@ template <class Element>
   return key_dim <= 192 && value_dim <= 128 ? group_dims{192, 128} : group_dims{256, 256};
 }
 
-/// Columns of a workgroup. Every wave has 16, but 8 where longer rows leave no registers for more. Products of
-/// warpgroups have 128.
+/// Columns of a workgroup without products of warpgroups. Every wave has 16, but 8 where longer rows leave no registers
+/// for more.
 [[nodiscard]] constexpr std::int32_t columns_of_group(runtime::matrix_instructions matrices, group_dims dims) noexcept {
   const auto waves = matrices == runtime::matrix_instructions::mfma ? group_lanes / 64 : group_lanes / 32;
   return waves * (matrices == runtime::matrix_instructions::mma && dims.values > 128 ? 8 : 16);
 }
 
+/// Columns of a workgroup with products of warpgroups.
+inline constexpr std::int32_t warpgroup_group_columns = 128;
+
 /// Columns of a task. On a device with products of warpgroups, code that is not compiled for them has two workgroups
 /// for each share where one has fewer columns.
 [[nodiscard]] inline std::int32_t group_columns(const runtime::device_properties& device, group_dims dims) noexcept {
-  return device.warpgroup_products ? 128 : columns_of_group(device.matrices, dims);
+  return device.warpgroup_products ? warpgroup_group_columns : columns_of_group(device.matrices, dims);
 }
 
 /// Whether the kernel whose workgroups share tasks reads blocks of lists. It would need more scalar registers than CDNA
@@ -179,8 +182,8 @@ template <class Element>
 inline constexpr bool is_expandable = sizeof(typename Element::storage) == 1 && !packs_tokens<Element>;
 
 /// Enqueues the expansion of the blocks of a batch's tables, of which the plan has the number. All pointers are
-/// device-accessible memory. Rows of both sides start at multiples of the bytes of 8 numbers, and have as many or a
-/// multiple.
+/// device-accessible memory. Rows of both sides start at multiples of the bytes of 8 numbers, and have a multiple of 8
+/// numbers.
 template <class Element, class To>
 [[nodiscard]] runtime::status expand_blocks(const block_expansion& expansion, const attention_plan& plan,
                                             runtime::stream stream);

@@ -7,6 +7,7 @@
 
 #if defined(__CUDACC__) && !defined(__HIPCC__)
 
+  #include <pagedkv/kernels/attention/launcher.hpp>
   #include <pagedkv/kernels/attention/scores.hpp>
   #include <pagedkv/kernels/attention/walk.hpp>
   #include <type_traits>
@@ -107,6 +108,7 @@ struct warpgroup_prefill_shape {
   static constexpr int lanes = (producers + consumers) * warpgroup_lanes;
   static constexpr int tokens = ValueDim > 128 ? 64 : 128;
   static constexpr int columns = consumers * columns_of_warpgroup;
+  static_assert(columns == warpgroup_group_columns);
   static constexpr int key_blocks = KeyDim / 64;
   static constexpr int value_blocks = ValueDim / 64;
   using rows = warpgroup_rows<tokens>;

@@ -11,6 +11,7 @@
 #include <cassert>
 #include <cstdint>
 #include <mutex>
+#include <utility>
 
 namespace pagedkv {
 
@@ -20,6 +21,20 @@ enum class lock_rank : std::uint8_t { sequence = 1, group_nodes, eviction_order,
 /// The ranks that this thread holds, one bit each; only in debug builds.
 class held_ranks {
  public:
+  /// Around a call out of a cache, which may lock the mutexes of another one: these have an order of their own.
+  class of_another {
+   public:
+    of_another() noexcept {}
+#ifndef NDEBUG
+    of_another(const of_another&) = delete;
+    of_another& operator=(const of_another&) = delete;
+    ~of_another() { ranks_ = before_; }
+
+   private:
+    unsigned before_ = std::exchange(ranks_, 0U);
+#endif
+  };
+
   static void add([[maybe_unused]] lock_rank rank) noexcept {
 #ifndef NDEBUG
     assert(ranks_ < bit(rank) && "mutexes are taken in the order of their ranks");
