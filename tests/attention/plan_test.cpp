@@ -463,7 +463,7 @@ TEST_CASE("too many rows or pieces are refused, and leave an empty plan", "[atte
   CHECK(said(split.plan(rows_under_test({96}, 16).batch())) ==
         "limit reached: partial results of attention is 24, limit 20");
   CHECK(split.parts().merges.empty());
-  for (const auto [max_partials, num_shares] : {std::pair{1, 64}, {2, 64}, {4, 21}, {60, 64}}) {
+  for (const auto& [max_partials, num_shares] : {std::pair{1, 64}, {2, 64}, {4, 21}, {60, 64}}) {
     CAPTURE(max_partials, num_shares);
     shape = shape_of(num_shares, 2);
     shape.max_partials = max_partials;
