@@ -67,6 +67,16 @@ struct attention_case {
   return asked;
 }
 
+/// The matrix instructions of a device.
+[[nodiscard]] inline runtime::matrix_instructions matrices_of(int device) {
+  auto properties = runtime::device_properties{};
+  REQUIRE(runtime::get_device_properties(&properties, device) == runtime::success);
+  return properties.matrices;
+}
+
+/// A real device, or the executor's that has matrix instructions with the shapes of NVIDIA's.
+[[nodiscard]] inline int tested_device() { return hip_target<1>::why_absent().empty() ? 1 : 0; }
+
 /// A copy of a few blocks, with ids up to 70,000 and 64 KiB apart. On the executor, memory costs what is touched.
 template <class Target>
 class far_blocks {
@@ -185,7 +195,7 @@ class attention_batch_under_test {
                       !asked_.shared.empty(), asked_.lists, asked_.window, asked_.expands ? indptr_.back() + 2 : 0})
                      .value();
     expanded_blocks_ = shape.expanded_blocks;
-    if (asked_.wide_tasks && has_matrices_of_nvidia(device)) {
+    if (asked_.wide_tasks && matrices_of(device) == runtime::matrix_instructions::mma) {
       shape.columns = shape.kernel == kernel_kind::groups ? 128 : shape.columns;
       shape.prefix_columns = shape.prefix_columns > 0 ? 128 : 0;
     }
@@ -304,12 +314,6 @@ class attention_batch_under_test {
   [[nodiscard]] static number canary() { return Input::encode(-12352.0F, 1.0F); }
 
  private:
-  [[nodiscard]] static bool has_matrices_of_nvidia(int device) {
-    auto properties = runtime::device_properties{};
-    REQUIRE(runtime::get_device_properties(&properties, device) == runtime::success);
-    return properties.matrices == runtime::matrix_instructions::mma;
-  }
-
   [[nodiscard]] std::int32_t num_rows() const { return static_cast<std::int32_t>(asked_.lengths.size()); }
   [[nodiscard]] std::int32_t most_queries() const {
     return asked_.queries.empty() ? 1 : *std::max_element(asked_.queries.begin(), asked_.queries.end());
@@ -453,6 +457,13 @@ std::size_t check_attention(const attention_case& asked, std::uint32_t seed) {
     CHECK(difference <= tolerance * std::max(1.0, std::abs(expected.log_sum_exp[row])));
   }
   return batch.num_prefixes();
+}
+
+/// Checks on `tested_device()`. `Layout`: on the executor.
+template <class Element, class Input, class Layout = hnd_by_block>
+std::size_t check_on_tested_device(const attention_case& asked, std::uint32_t seed) {
+  return tested_device() == 1 ? check_attention<Element, hnd_by_block, Input, 1>(asked, seed)
+                              : check_attention<Element, Layout, Input, 0>(asked, seed);
 }
 
 /// Runs a case with both orders of dimensions, and on each device that there is: the executor's have matrix

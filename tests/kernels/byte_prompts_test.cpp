@@ -18,13 +18,9 @@ using namespace pagedkv::test;
 
 constexpr auto seed = std::uint32_t{20261129};
 
-/// On a device; the executor's has matrix instructions with the shapes of NVIDIA's.
-[[nodiscard]] int tested_device() { return hip_target<1>::why_absent().empty() ? 1 : 0; }
-
 template <class Element, class Input>
 std::size_t check_prompts(const attention_case& asked) {
-  return tested_device() == 1 ? check_attention<Element, hnd_by_block, Input, 1>(asked, seed)
-                              : check_attention<Element, hnd_by_block, Input, 0>(asked, seed);
+  return check_on_tested_device<Element, Input>(asked, seed);
 }
 
 /// For a batch of which plans share two prefixes where workgroups have 128 columns. With 64, as on CDNA, plans may find
@@ -32,9 +28,7 @@ std::size_t check_prompts(const attention_case& asked) {
 template <class Element, class Input>
 void check_prefixes(const attention_case& asked) {
   const auto num_shared = check_prompts<Element, Input>(asked);
-  auto properties = runtime::device_properties{};
-  REQUIRE(runtime::get_device_properties(&properties, tested_device()) == runtime::success);
-  if (properties.matrices != runtime::matrix_instructions::mfma) {
+  if (matrices_of(tested_device()) != runtime::matrix_instructions::mfma) {
     CHECK(num_shared == 2);
   }
 }

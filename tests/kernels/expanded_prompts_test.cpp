@@ -30,13 +30,6 @@ constexpr auto seed = std::uint32_t{20261201};
   return asked;
 }
 
-/// The matrix instructions of a device.
-[[nodiscard]] runtime::matrix_instructions matrices_of(int device) {
-  auto properties = runtime::device_properties{};
-  REQUIRE(runtime::get_device_properties(&properties, device) == runtime::success);
-  return properties.matrices;
-}
-
 /// Plans expand where there are matrix instructions for rows of 16 bits of these lengths.
 template <class Element, int Device>
 void check_whether_expands(const attention_case& asked) {
