@@ -114,6 +114,24 @@ TEST_CASE("a cache with groups shrinks to what is in use, and keeps as much of t
   }
 }
 
+TEST_CASE("a cache with groups that shrinks evicts no more than what does not fit", "[group_cache]") {
+  // Both groups are needed whole, so the eviction of a block makes the other group's block of its node useless.
+  auto e = sized{growing({full, latent}, 200, 200)};
+  for (auto i = 0; i < 4; ++i) {
+    const auto old = e.create(counted(320, 1000 * i)).value();
+    e.compute(old);
+    e.release(old);
+  }
+  const auto cached = static_cast<std::int32_t>(e.cache.statistics().blocks.evictable);
+  REQUIRE(cached >= 40);
+  REQUIRE(e.cache.resize(cached - 30));
+  const auto counts = e.cache.statistics();
+  CHECK(counts.blocks.free <= 1);
+  CHECK(counts.evictions == cached - counts.blocks.evictable);
+  CHECK(e.cache.find_prefix(counted(321, 3000)) == 320);
+  CHECK(e.cache.check_invariants() == sound);
+}
+
 TEST_CASE("a cache with groups shrinks while a step uses its blocks", "[group_cache]") {
   auto e = sized{growing({full, window, state}, 200, 200)};
   const auto gone = e.create(counted(100)).value();

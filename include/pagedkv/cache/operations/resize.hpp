@@ -10,7 +10,6 @@
 #include <pagedkv/storage/view.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <concepts>
 #include <cstddef>
@@ -125,12 +124,12 @@ inline void add_moves(std::vector<block_pair>& moves, std::span<const block_pair
   std::erase_if(moves, [](const block_pair& pair) { return pair.source == pair.destination; });
 }
 
-/// Evicts blocks, as many as there are victims to name, with what becomes useless; returns how many that frees. No
-/// other thread is at work.
+/// Evicts a block, with what becomes useless; returns how many that frees. No other thread is at work.
 template <class State>
-std::int64_t evict_alone(State& state, std::span<block_id> victims) noexcept {
+std::int64_t evict_alone(State& state) noexcept {
   auto watched = state.chains();
-  auto num_freed = static_cast<std::int64_t>(state.pool.evict(victims, watched, state.time(), 0));
+  auto victim = no_block;
+  auto num_freed = static_cast<std::int64_t>(state.pool.evict({&victim, 1}, watched, state.time(), 0));
   num_freed = num_freed != 0 ? num_freed : state.pool.evict_any(watched);
   state.free_useless(0, [&](block_id) { ++num_freed; });
   count<&cache_statistics::evictions>(state.counts, num_freed);
@@ -148,8 +147,7 @@ template <class State>
   auto moves = result<std::vector<block_pair>>{std::vector<block_pair>{}};
   if constexpr (!runs_alone<typename State::locking_type>) {
     if (state.pool.num_free() == 0 && uses_above_cached(state.pool)) {
-      auto victim = no_block;
-      evict_alone(state, {&victim, 1});
+      evict_alone(state);
     }
     moves = planned(state, [&](auto&& add) { plan_gathering(state.pool, add); });
     if (!moves) {
@@ -206,10 +204,8 @@ template <class State>
 void evict_to_fit(State& state, std::int64_t num_blocks) noexcept {
   const auto counts = state.pool.counts();
   auto num_left = counts.in_use + counts.retiring + counts.evictable - num_blocks;
-  auto victims = std::array<block_id, 64>{};
   while (num_left > 0) {
-    const auto wanted = std::span{victims}.first(std::min(static_cast<std::size_t>(num_left), victims.size()));
-    const auto num_freed = evict_alone(state, wanted);
+    const auto num_freed = evict_alone(state);
     if (num_freed == 0) {
       break;
     }
