@@ -241,6 +241,26 @@ TEST_CASE("pins that have ended keep no room for runs of tokens", "[group_cache]
   }
 }
 
+TEST_CASE("a saved state whose references are counted to the limit is no hit", "[group_cache]") {
+  auto config = config_of({state}, 40);
+  config.max_sequences = std::int32_t{block_state::max_count} + 1;
+  auto e = plain{config};
+  const auto prompt = counted(9);
+  REQUIRE(e.serve(prompt) == 0);
+  for (auto count = std::uint32_t{0}; count < block_state::max_count; ++count) {
+    if (e.cache.pin(prompt).value().num_tokens != 8) {
+      FAIL("a pin found nothing");
+    }
+  }
+  CHECK(e.cache.pin(prompt).value().num_tokens == 0);
+  CHECK(e.cache.would_fit(prompt).value().num_cached_tokens == 0);
+  CHECK(e.cache.create_sequence(prompt).value().num_cached_tokens == 0);
+  CHECK(e.cache.check_invariants() == sound);
+  e.cache.unpin_all();
+  CHECK(e.cache.find_prefix(prompt) == 8);
+  CHECK(e.cache.check_invariants() == sound);
+}
+
 TEST_CASE("a fork makes copies findable as its parent does", "[group_cache]") {
   for (const auto& groups : {group_list{full}, {latent, full}, {window}}) {
     auto e = plain{config_of(groups, 80)};

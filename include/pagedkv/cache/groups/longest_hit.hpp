@@ -95,7 +95,8 @@ struct device_blocks {
     return block != no_block && state.pool.can_lease(block);
   }
   [[nodiscard]] bool has_state(std::size_t num_nodes) const noexcept {
-    return state.nodes.attached(path[num_nodes - 1], state.group_with_state()) != no_block;
+    const auto block = state.nodes.attached(path[num_nodes - 1], state.group_with_state());
+    return block != no_block && state.pool.can_lease(block);  // as all of its blocks, which have the same holders
   }
 };
 
