@@ -4,6 +4,7 @@
 #include "group_engine.hpp"
 
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 
 #include <algorithm>
 #include <array>
@@ -151,6 +152,45 @@ TEST_CASE("a cache with groups shrinks while a step uses its blocks", "[group_ca
   REQUIRE(e.cache.retire_step(step));
   CHECK(e.cache.resize(1));
   CHECK(e.cache.check_invariants() == sound);
+}
+
+TEST_CASE("a cache with groups shrinks where an eviction makes a block useless that a step uses", "[group_cache]") {
+  const auto kind = GENERATE(group_kind::full, group_kind::window);
+  const auto whole = group_config{.num_layers = 1, .key_dim = 8, .value_dim = 8};
+  auto other = whole;
+  other.kind = kind;
+  other.window = kind == group_kind::window ? 8 : 0;
+  auto config = cache_config{};
+  config.groups = {whole, other};
+  config.block_size = 4;
+  config.num_blocks = 100;
+  config.hash_seed = 1;
+  auto cache = group_cache<float32>{config};
+  const auto text = counted(40);
+  const auto first = cache.create_sequence(text).value().id;
+  REQUIRE(cache.commit(first, 40));
+  REQUIRE(cache.release(first));
+  const auto first_step = cache.begin_step().value();
+  auto victims = std::array<block_id, 8>{};  // in a window those of the first nodes, whose other blocks stay
+  REQUIRE(cache.evict(victims, first_step).value() == 8);
+  REQUIRE(cache.retire_step(first_step));
+  const auto second = cache.create_sequence(counted(21)).value().id;
+  const auto step = cache.begin_step(std::array{second}).value();
+  REQUIRE(cache.commit(second, 21));
+  REQUIRE(cache.release(second));
+
+  const auto before = cache.statistics().blocks;
+  REQUIRE(before.retiring > 0);
+  REQUIRE(before.evictable > 0);
+  for (const auto num_blocks : {before.retiring + before.evictable - 1, before.retiring + 3, before.retiring}) {
+    REQUIRE(cache.resize(static_cast<std::int32_t>(num_blocks)));
+    CHECK(cache.num_blocks() == num_blocks);
+    CHECK(cache.statistics().blocks.retiring == before.retiring);
+    CHECK(cache.check_invariants() == sound);
+  }
+  REQUIRE(cache.retire_step(step));
+  CHECK(cache.statistics().blocks.retiring == 0);
+  CHECK(cache.check_invariants() == sound);
 }
 
 TEST_CASE("an invalidated prefix of groups is not found again, and stays with its users", "[group_cache]") {

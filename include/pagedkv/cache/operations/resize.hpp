@@ -124,16 +124,16 @@ inline void add_moves(std::vector<block_pair>& moves, std::span<const block_pair
   std::erase_if(moves, [](const block_pair& pair) { return pair.source == pair.destination; });
 }
 
-/// Evicts a block, with what becomes useless; returns how many that frees. No other thread is at work.
+/// Evicts a block, with what becomes useless; false when there is none to evict. No other thread is at work.
 template <class State>
-std::int64_t evict_alone(State& state) noexcept {
+bool evict_alone(State& state) noexcept {
   auto watched = state.chains();
   auto victim = no_block;
-  auto num_freed = static_cast<std::int64_t>(state.pool.evict({&victim, 1}, watched, state.time(), 0));
-  num_freed = num_freed != 0 ? num_freed : state.pool.evict_any(watched);
-  state.free_useless(0, [&](block_id) { ++num_freed; });
-  count<&cache_statistics::evictions>(state.counts, num_freed);
-  return num_freed;
+  auto num_evicted = static_cast<std::int64_t>(state.pool.evict({&victim, 1}, watched, state.time(), 0));
+  num_evicted = num_evicted != 0 ? num_evicted : state.pool.evict_any(watched);
+  state.free_useless(0, [&](block_id) { ++num_evicted; });
+  count<&cache_statistics::evictions>(state.counts, num_evicted);
+  return num_evicted != 0;
 }
 
 /// Moves blocks so that free ones have higher ids than all others and, where a change of the size moves nothing, those
@@ -199,17 +199,11 @@ class [[nodiscard]] size_change {
   bool first_;
 };
 
-/// Evicts so many blocks that the rest fits into a pool of this size. No other thread is at work.
+/// Evicts so many blocks that the rest fits into a pool of this size. A block that this makes useless may wait for a
+/// step, and then is not free. No other thread is at work.
 template <class State>
 void evict_to_fit(State& state, std::int64_t num_blocks) noexcept {
-  const auto counts = state.pool.counts();
-  auto num_left = counts.in_use + counts.retiring + counts.evictable - num_blocks;
-  while (num_left > 0) {
-    const auto num_freed = evict_alone(state);
-    if (num_freed == 0) {
-      break;
-    }
-    num_left -= num_freed;
+  while (state.pool.size() - state.pool.num_free() > num_blocks && evict_alone(state)) {
   }
 }
 
