@@ -49,6 +49,28 @@ TEST_CASE("a block that two sequences hold waits for the step of one, whichever 
   }
 }
 
+TEMPLATE_TEST_CASE("commits ahead of a launch stay so where the begin of another step is refused", "[cache][steps]",
+                   single_thread, rw_lock, sharded_mutex, lock_free) {
+  auto cache = kv_cache<TestType, clock_sweep>{small_cache(8)};
+  const auto gone = cache.create_sequence(text(0, 1)).value().id;
+  REQUIRE(cache.release(gone));
+  const auto step = cache.begin_step(std::array<sequence_id, 0>{}).value();
+  const auto writer = create_committed(cache, text(0, 9));
+  CHECK(cache.begin_step(std::array{writer, gone}).error().code == error_code::unknown_sequence);
+  CHECK(cache.withdraw(writer).value() == 2);
+  CHECK(cache.find_prefix(text(0, 9)) == 0);
+  REQUIRE(cache.release(writer));
+
+  const auto other = create_committed(cache, text(0, 9));
+  const auto next = cache.begin_step(std::array{other}).value();
+  CHECK(cache.withdraw(other).value() == 0);  // launched before
+  CHECK(cache.find_prefix(text(0, 9)) == 8);
+  REQUIRE(cache.retire_step(next));
+  REQUIRE(cache.retire_step(step));
+  REQUIRE(cache.release(other));
+  check_sound(cache);
+}
+
 TEST_CASE("a hit on a block that waits for a step lets it go on waiting", "[cache][steps]") {
   auto cache = kv_cache<>{small_cache(8)};
   const auto used = create_committed(cache, text(0, 8));

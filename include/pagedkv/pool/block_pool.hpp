@@ -344,6 +344,8 @@ class block_pool {
   }
 
   [[nodiscard]] auto begin_step(step_use use = step_use::everything) noexcept { return retirement_.steps().begin(use); }
+  /// Call it on a step whose begin is complete, for `newest_open_step`.
+  void note_newest_step(step_id step) noexcept { retirement_.steps().note_newest(step); }
   [[nodiscard]] result<void> retire_step(step_id step) noexcept {
     return retirement_.retire(step, states_, put_free());
   }

@@ -54,7 +54,7 @@ class step_fence {
       }
     } while (!begun_.compare_exchange_weak(last, last + 1, std::memory_order_acq_rel, std::memory_order_acquire));
     if (use == step_use::everything) {
-      raise_last_of_everything(last + 1);
+      raise(last_of_everything_, last + 1);
     }
     return static_cast<step_id>(last + 1);
   }
@@ -73,9 +73,11 @@ class step_fence {
   }
 
   [[nodiscard]] bool in_flight() const noexcept { return begun() > retired(); }
-  /// The step that began last, if it is open; otherwise none.
+  /// Makes a step that has begun the newest one, unless a later one is. Not called for one that is refused half-way.
+  void note_newest(step_id step) noexcept { raise(newest_, static_cast<std::uint64_t>(step)); }
+  /// The newest step, if it is open; otherwise none.
   [[nodiscard]] step_id newest_open() const noexcept {
-    const auto last = begun();
+    const auto last = newest_.load(std::memory_order_acquire);
     return last > retired() && !retired_early(last) ? static_cast<step_id>(last) : step_id{};
   }
   [[nodiscard]] std::int64_t num_open() const noexcept {
@@ -160,10 +162,10 @@ class step_fence {
     return done_[number % capacity].load(std::memory_order_acquire) == number;
   }
 
-  void raise_last_of_everything(std::uint64_t number) noexcept {
-    auto last = last_of_everything_.load(std::memory_order_acquire);
-    while (last < number && !last_of_everything_.compare_exchange_weak(last, number, std::memory_order_acq_rel,
-                                                                       std::memory_order_acquire)) {
+  static void raise(Atomic<std::uint64_t>& highest, std::uint64_t number) noexcept {
+    auto seen = highest.load(std::memory_order_acquire);
+    while (seen < number && !highest.compare_exchange_weak(seen, number, std::memory_order_acq_rel,
+                                                           std::memory_order_acquire)) {
     }
   }
 
@@ -182,6 +184,7 @@ class step_fence {
   Atomic<std::uint64_t> begun_{0};
   Atomic<std::uint64_t> retired_{0};
   Atomic<std::uint64_t> last_of_everything_{0};
+  Atomic<std::uint64_t> newest_{0};
   std::array<Atomic<std::uint64_t>, capacity> done_{};
 };
 

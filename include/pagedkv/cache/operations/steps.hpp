@@ -21,10 +21,11 @@ void advance_time(State& state, timestamp now) noexcept {
   }
 }
 
-/// Reports a step if it has begun.
+/// Notes and reports a step if it has begun.
 template <class State>
 [[nodiscard]] result<step_id> report_step(State& state, const result<step_id>& begun) noexcept {
   if (begun) {
+    state.pool.note_newest_step(*begun);
     report<event_kind::step_begun>(state.events, [&] { return cache_event{.step = *begun}; });
   }
   return begun;
