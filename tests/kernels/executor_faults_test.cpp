@@ -105,6 +105,7 @@ TEST_CASE("Mapping that fails at any call maps nothing", "[hip]") {
 TEST_CASE("The executor's virtual memory is as strict as a device's", "[hip]") {
   const auto granule = executor::mapping_granule;
   auto* start = static_cast<void*>(nullptr);
+  CHECK(runtime::reserve_addresses(&start, 0) == runtime::error_out_of_memory);
   REQUIRE(runtime::reserve_addresses(&start, 4 * granule) == runtime::success);
   auto* const bytes = static_cast<std::byte*>(start);
   CHECK(runtime::map_memory(bytes + 4 * granule, granule, 0) == runtime::error_invalid_value);
@@ -120,6 +121,53 @@ TEST_CASE("The executor's virtual memory is as strict as a device's", "[hip]") {
   CHECK(runtime::unmap_memory(bytes, 2 * granule) == runtime::success);
   CHECK(runtime::unmap_memory(bytes, 2 * granule) == runtime::error_invalid_value);
   CHECK(runtime::release_addresses(bytes, 4 * granule) == runtime::success);
+}
+
+TEST_CASE("Virtual memory of the executor is known by what was mapped last, however it was made accessible", "[hip]") {
+  const auto granule = executor::mapping_granule;
+  auto* start = static_cast<void*>(nullptr);
+  REQUIRE(runtime::reserve_addresses(&start, 4 * granule) == runtime::success);
+  auto* const bytes = static_cast<std::byte*>(start);
+  const auto map_all = [&] {
+    for (auto i = std::size_t{0}; i < 4; ++i) {
+      REQUIRE(runtime::map_memory(bytes + i * granule, granule, 0) == runtime::success);
+    }
+  };
+  map_all();
+  REQUIRE(runtime::allow_access(bytes + granule, granule, 0) == runtime::success);
+  REQUIRE(runtime::allow_access(bytes, 4 * granule, 0) == runtime::success);
+  CHECK(executor::memory().contains(bytes + granule, 2 * granule));
+  REQUIRE(runtime::unmap_memory(bytes, 4 * granule) == runtime::success);
+  CHECK_FALSE(executor::memory().contains(bytes + granule, 1));
+  map_all();
+  REQUIRE(runtime::allow_access(bytes, granule, 0) == runtime::success);
+  REQUIRE(runtime::allow_access(bytes + 2 * granule, 2 * granule, 0) == runtime::success);
+  REQUIRE(runtime::unmap_memory(bytes, 3 * granule) == runtime::success);
+  CHECK_FALSE(executor::memory().contains(bytes, 1));
+  CHECK_FALSE(executor::memory().contains(bytes + 2 * granule, 1));
+  CHECK(executor::memory().contains(bytes + 3 * granule, granule));
+  REQUIRE(runtime::unmap_memory(bytes + 3 * granule, granule) == runtime::success);
+  CHECK(runtime::release_addresses(bytes, 4 * granule) == runtime::success);
+}
+
+TEST_CASE("No access reaches from one reservation of virtual memory into another", "[hip]") {
+  const auto granule = executor::mapping_granule;
+  auto starts = std::vector<std::byte*>();
+  for (auto i = 0; i < 3; ++i) {
+    auto* start = static_cast<void*>(nullptr);
+    REQUIRE(runtime::reserve_addresses(&start, granule) == runtime::success);
+    REQUIRE(runtime::map_memory(start, granule, 0) == runtime::success);
+    REQUIRE(runtime::allow_access(start, granule, 0) == runtime::success);
+    starts.push_back(static_cast<std::byte*>(start));
+  }
+  for (auto* const start : starts) {
+    CHECK(executor::memory().contains(start, granule));
+    CHECK_FALSE(executor::memory().contains(start, granule + 1));
+  }
+  for (auto* const start : starts) {
+    REQUIRE(runtime::unmap_memory(start, granule) == runtime::success);
+    CHECK(runtime::release_addresses(start, granule) == runtime::success);
+  }
 }
 
 TEST_CASE("A run of neighbouring blocks is swapped by one copy, scattered blocks by one launch", "[hip]") {

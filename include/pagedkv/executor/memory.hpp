@@ -14,9 +14,9 @@
 
 namespace pagedkv::executor {
 
-/// The memory that kernels may touch. Unmapped or foreign memory surrounds every allocation; fresh memory is filled
-/// with 0xFF, which is NaN as floating point; large allocations take physical pages only where they are touched.
-/// Thread-safe.
+/// The memory that kernels may touch. Unmapped or foreign memory surrounds every allocation. Fresh memory is filled
+/// with 0xFF, which is NaN as floating point; but large allocations and mapped memory are zeros, because they take
+/// physical pages only where they are touched. Thread-safe.
 class memory_map {
  public:
   static constexpr auto large = std::size_t{1} << 20;     // larger allocations get pages of their own
@@ -57,10 +57,13 @@ class memory_map {
     return true;
   }
 
-  /// Addresses without memory. Null when there are none.
+  /// Addresses without memory, and room after them that no memory takes. Null when there are none.
   [[nodiscard]] void* reserve(std::size_t bytes) noexcept {
+    if (bytes == 0) {
+      return nullptr;
+    }
     const auto lock = std::unique_lock(mutex_);
-    void* const start = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const start = ::mmap(nullptr, bytes + room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED) {
       return nullptr;
     }
@@ -75,7 +78,7 @@ class memory_map {
     if (found == reservations_.end() || found->second != bytes || maps_within(found->first, bytes)) {
       return false;
     }
-    ::munmap(pointer, bytes);
+    ::munmap(pointer, bytes + room);
     reservations_.erase(found);
     return true;
   }
@@ -242,20 +245,24 @@ class memory_map {
 
   /// Makes mapped memory unknown to `contains`, where it is known.
   void forget_range(const std::byte* pointer, std::size_t bytes) noexcept {
-    auto after = ranges_.upper_bound(pointer);
-    if (after == ranges_.begin()) {
-      return;
+    const auto* const end = pointer + bytes;
+    auto known = ranges_.lower_bound(pointer);
+    if (known != ranges_.begin()) {
+      --known;  // it may reach into the memory
     }
-    const auto [first, size] = *--after;
-    if (!range{first, size}.covers(pointer, bytes)) {
-      return;
-    }
-    ranges_.erase(after);
-    if (first != pointer) {
-      ranges_.emplace(first, static_cast<std::size_t>(pointer - first));
-    }
-    if (first + size != pointer + bytes) {
-      ranges_.emplace(pointer + bytes, static_cast<std::size_t>(first + size - pointer) - bytes);
+    while (known != ranges_.end() && known->first < end) {
+      const auto [first, size] = *known;
+      if (first + size <= pointer) {
+        ++known;
+        continue;
+      }
+      known = ranges_.erase(known);
+      if (first < pointer) {
+        ranges_.emplace(first, static_cast<std::size_t>(pointer - first));
+      }
+      if (first + size > end) {
+        ranges_.emplace(end, static_cast<std::size_t>(first + size - end));
+      }
     }
   }
 
