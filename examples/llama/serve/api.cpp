@@ -165,7 +165,7 @@ std::string completion::end() const {
 
 std::string completion::body() const {
   if (!failure_.empty()) {
-    return text_of(refusal(500, failure_).body());
+    throw refusal(500, failure_);
   }
   auto made = header();
   auto& choices = made["choices"] = json::array();

@@ -58,10 +58,8 @@ class completion {
   [[nodiscard]] bool is_complete() const noexcept { return num_open_ == 0; }
   /// The events at the end of a stream.
   [[nodiscard]] std::string end() const;
-  /// The whole answer to a request that does not stream.
+  /// The whole answer to a request that does not stream. Throws `refusal` if one of the answers has failed.
   [[nodiscard]] std::string body() const;
-
-  [[nodiscard]] bool streams() const noexcept { return request_.streams; }
 
  private:
   struct answer {

@@ -6,14 +6,18 @@
 
 #include <nlohmann/json.hpp>
 
+#include <netdb.h>
 #include <sys/socket.h>
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -49,8 +53,46 @@ refusal unknown(const httplib::Request& request) {
   return refusal(404, "there is no " + request.method + " " + request.path);
 }
 
-/// A completion under way: what a connection sends, from the engine's news. Gone with the connection, and the answers
-/// with it.
+/// The socket whose other end is the client's; -1 if none is. A handler learns only the addresses of its connection.
+int socket_of(const httplib::Request& request) {
+  auto ignored = std::error_code{};
+  for (const auto& each : std::filesystem::directory_iterator("/dev/fd", ignored)) {
+    const auto descriptor = std::atoi(each.path().filename().c_str());
+    auto address = sockaddr_storage{};
+    auto size = static_cast<socklen_t>(sizeof address);
+    auto* const peer = reinterpret_cast<sockaddr*>(&address);
+    auto host = std::array<char, NI_MAXHOST>{};
+    auto port = std::array<char, NI_MAXSERV>{};
+    if (::getpeername(descriptor, peer, &size) == 0 &&
+        ::getnameinfo(peer, size, host.data(), host.size(), port.data(), port.size(),
+                      NI_NUMERICHOST | NI_NUMERICSERV) == 0 &&
+        request.remote_addr == host.data() && std::to_string(request.remote_port) == port.data()) {
+      return descriptor;
+    }
+  }
+  return -1;
+}
+
+/// Whether the other end is closed. Bytes that a client has sent ahead stay for the library to read.
+bool is_closed(int socket) {
+  auto byte = char{};
+  const auto received = ::recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return received == 0 || (received < 0 && (errno == ECONNRESET || errno == ETIMEDOUT));
+}
+
+/// Waits for all answers. Throws `refusal` where one fails, and where the client has gone.
+std::string whole_answer(completion& made, service::ticket& of, int socket) {
+  while (!made.is_complete()) {
+    if (is_closed(socket)) {
+      throw refusal(400, "the client has closed the connection");
+    }
+    static_cast<void>(made.add(of.take(patience), [&](std::size_t answer) { of.cancel(answer); }));
+  }
+  return made.body();
+}
+
+/// A stream under way: what a connection sends, from the engine's news. Gone with the connection, and the answers with
+/// it.
 class transmission {
  public:
   transmission(completion_request request, const served_model& by, std::int64_t number, service::ticket of)
@@ -61,8 +103,7 @@ class transmission {
     try {
       return send_news(sink);
     } catch (const std::exception& error) {
-      const auto reason = refusal(500, error.what()).body();
-      const auto text = made_.streams() ? event_of(reason) : text_of(reason);
+      const auto text = event_of(refusal(500, error.what()).body());
       const bool is_sent = sink.write(text.data(), text.size());
       sink.done();
       return is_sent;
@@ -74,13 +115,10 @@ class transmission {
     if (!sink.is_writable()) {
       return false;
     }
-    auto text = std::string{};
-    if (made_.streams() && !std::exchange(has_begun_, true)) {
-      text = made_.begin();
-    }
+    auto text = std::exchange(has_begun_, true) ? std::string{} : made_.begin();
     text += made_.add(ticket_.take(patience), [&](std::size_t answer) { ticket_.cancel(answer); });
     if (made_.is_complete()) {
-      text += made_.streams() ? made_.end() : made_.body();
+      text += made_.end();
     }
     if (!text.empty() && !sink.write(text.data(), text.size())) {
       return false;
@@ -247,11 +285,21 @@ void http_server::complete(const httplib::Request& request, httplib::Response& r
   if (!ticket) {
     throw refusal(400, ticket.error().message());
   }
-  const bool streams = wanted.streams;
-  const auto sent = std::make_shared<transmission>(std::move(wanted), model_, ++num_completions_, std::move(*ticket));
-  response.set_chunked_content_provider(
-      streams ? "text/event-stream" : json_type,
-      [sent](std::size_t /*offset*/, httplib::DataSink& sink) { return sent->advance(sink); });
+  const auto number = ++num_completions_;
+  response.status = 200;  // also where the client asks for a range, which the library does not cut out of chunks
+  if (wanted.streams) {
+    const auto sent = std::make_shared<transmission>(std::move(wanted), model_, number, std::move(*ticket));
+    response.set_chunked_content_provider(
+        "text/event-stream", [sent](std::size_t /*offset*/, httplib::DataSink& sink) { return sent->advance(sink); });
+  } else {
+    auto made = completion(std::move(wanted), model_, number, std::time(nullptr));
+    const auto send = [text = whole_answer(made, *ticket, socket_of(request))](std::size_t, httplib::DataSink& sink) {
+      const bool is_sent = sink.write(text.data(), text.size());
+      sink.done();
+      return is_sent;
+    };
+    response.set_chunked_content_provider(json_type, send);
+  }
 }
 
 std::string http_server::metrics() const {
