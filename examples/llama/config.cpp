@@ -31,17 +31,35 @@ T optional(const json& from, const char* name, T otherwise) {
   return found == nullptr ? otherwise : found->get<T>();
 }
 
+constexpr auto largest = std::numeric_limits<std::int32_t>::max();
+
+/// The library's own conversions cut off bits, and fractions.
+std::int32_t integer_of(const json& value, const char* name, std::int32_t least, std::int32_t most = largest) {
+  const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(largest)
+                                               : value.is_number_integer();
+  const auto number = fits ? value.get<std::int64_t>() : std::int64_t{-1};
+  if (number < least || number > most) {
+    throw bad_model(std::string("config.json: ") + name + " is not a whole number from " + std::to_string(least) +
+                    " to " + std::to_string(most));
+  }
+  return static_cast<std::int32_t>(number);
+}
+
 std::int32_t size_of(const json& from, const char* name, std::optional<std::int32_t> otherwise = {},
-                     std::int32_t most = std::numeric_limits<std::int32_t>::max()) {
+                     std::int32_t most = largest) {
   const auto* const found = find(from, name);
-  if ((found == nullptr && !otherwise) || (found != nullptr && !found->is_number_integer())) {
-    throw bad_model(std::string("config.json: ") + name + " is missing, or not a positive number");
+  if (found == nullptr && !otherwise) {
+    throw bad_model(std::string("config.json: ") + name + " is missing");
   }
-  const auto size = found == nullptr ? std::int64_t{*otherwise} : found->get<std::int64_t>();
-  if (size <= 0 || size > most) {
-    throw bad_model(std::string("config.json: ") + name + " is not a number from 1 to " + std::to_string(most));
+  return integer_of(found == nullptr ? json(*otherwise) : *found, name, 1, most);
+}
+
+float positive(const json& from, const char* name, float otherwise) {
+  const auto number = optional(from, name, otherwise);
+  if (!(number > 0 && std::isfinite(number))) {
+    throw bad_model(std::string("config.json: ") + name + " is not a number above 0");
   }
-  return static_cast<std::int32_t>(size);
+  return number;
 }
 
 /// The order of the cache's groups.
@@ -113,6 +131,17 @@ void stretch_as_longrope(rotation& made, const json& from, const model_config& o
   made.scale = static_cast<float>(optional(from, "attention_factor", usual));
 }
 
+/// Factors of 0, and others that no model has, would turn all that a model computes into NaN.
+void check_rotation(const rotation& made) {
+  const auto turns = [](float frequency) {
+    return frequency >= 0 && std::isfinite(frequency * static_cast<float>(largest));
+  };
+  if (!std::ranges::all_of(made.frequencies, turns) || !std::ranges::all_of(made.of_long, turns) ||
+      !std::isfinite(made.scale)) {
+    throw bad_model("config.json: the factors of rotary embeddings give angles that are no numbers");
+  }
+}
+
 /// `from`: an object as `rope_parameters` or `rope_scaling` hold it. `turned`: the share of a head where it has none.
 rotation make_rotation(const model_config& of, const json& from, double theta, double turned) {
   turned = optional(from, "partial_rotary_factor", turned);
@@ -120,6 +149,9 @@ rotation make_rotation(const model_config& of, const json& from, double theta, d
     throw bad_model("config.json: partial_rotary_factor is not a share of a head");
   }
   const auto dim = static_cast<std::int32_t>(of.head_dim * turned) / 2 * 2;
+  if (!(theta >= 1 && std::isfinite(theta))) {
+    throw bad_model("config.json: rope_theta, or rope_local_base_freq, is not a number from 1 on");
+  }
   auto made = rotation{};
   for (auto i = 0; i < dim; i += 2) {
     made.frequencies.push_back(static_cast<float>(1 / std::pow(theta, static_cast<double>(i) / dim)));
@@ -135,12 +167,14 @@ rotation make_rotation(const model_config& of, const json& from, double theta, d
   } else if (type == "longrope") {
     stretch_as_longrope(made, from, of);
   } else if (type == "dynamic") {
-    throw bad_model("config.json: rotary embeddings of type dynamic turn all keys anew with each token of a long text, "
-                    "so that none can be cached");
+    throw bad_model(
+        "config.json: rotary embeddings of type dynamic turn all keys anew with each token of a long text, "
+        "so that none can be cached");
   } else if (type != "default") {
     throw bad_model("config.json: rotary embeddings of type " + type +
                     " are not known; default, linear, llama3, yarn and longrope are");
   }
+  check_rotation(made);
   return made;
 }
 
@@ -189,9 +223,10 @@ std::vector<layer_kind> read_layers(const json& from, architecture kind) {
   auto layers = std::vector<layer_kind>(static_cast<std::size_t>(size_of(from, "num_hidden_layers", {}, most_layers)),
                                         layer_kind::full);
   if (kind == architecture::bamba) {
-    const auto full = from.at("attn_layer_indices").get<std::vector<std::size_t>>();
-    for (auto i = std::size_t{0}; i < layers.size(); ++i) {
-      layers[i] = std::ranges::find(full, i) == full.end() ? layer_kind::state : layer_kind::full;
+    std::ranges::fill(layers, layer_kind::state);
+    const auto last = static_cast<std::int32_t>(layers.size()) - 1;
+    for (const auto& index : from.at("attn_layer_indices")) {
+      layers[static_cast<std::size_t>(integer_of(index, "attn_layer_indices", 0, last))] = layer_kind::full;
     }
   } else if (const auto* const types = find(from, "layer_types"); types != nullptr) {
     if (types->size() != layers.size()) {
@@ -205,9 +240,10 @@ std::vector<layer_kind> read_layers(const json& from, architecture kind) {
       layers[i] = type == "full_attention" ? layer_kind::full : layer_kind::window;
     }
   } else if (kind == architecture::qwen_3 && optional(from, "use_sliding_window", false)) {
-    const auto num_full = optional(from, "max_window_layers", std::int64_t{28});
-    for (auto i = std::max(num_full, std::int64_t{0}); i < std::ssize(layers); ++i) {
-      layers[static_cast<std::size_t>(i)] = layer_kind::window;
+    const auto* const found = find(from, "max_window_layers");
+    const auto num_full = found == nullptr ? 28 : integer_of(*found, "max_window_layers", 0);
+    for (auto i = static_cast<std::size_t>(num_full); i < layers.size(); ++i) {
+      layers[i] = layer_kind::window;
     }
   } else if (has_window(from)) {
     std::ranges::fill(layers, layer_kind::window);
@@ -224,7 +260,7 @@ state_sizes read_state(const json& from, std::int32_t hidden) {
   auto sizes = state_sizes{};
   sizes.num_heads = size_of(from, "mamba_n_heads");
   const auto inner = std::int64_t{size_of(from, "mamba_expand", 2)} * hidden;
-  if (inner > std::numeric_limits<std::int32_t>::max()) {
+  if (inner > largest) {
     throw bad_model("config.json: mamba_expand is too large for hidden_size");
   }
   const auto* const dim = find(from, "mamba_d_head");
@@ -241,16 +277,20 @@ state_sizes read_state(const json& from, std::int32_t hidden) {
   }
   // Each fits where the others are computed from it.
   const auto channels = inner + 2 * std::int64_t{sizes.num_groups} * sizes.state_dim;
-  if (channels > std::numeric_limits<std::int32_t>::max() ||
-      sizes.numbers() > std::numeric_limits<std::int32_t>::max()) {
+  if (channels > largest || sizes.numbers() > largest) {
     throw bad_model("config.json: mamba_d_state or mamba_d_conv is too large");
   }
   return sizes;
 }
 
 std::vector<std::int32_t> read_end_tokens(const json& from) {
-  const auto ends = optional(from, "eos_token_id", json::array());
-  return ends.is_array() ? ends.get<std::vector<std::int32_t>>() : std::vector{ends.get<std::int32_t>()};
+  constexpr auto name = "eos_token_id";
+  const auto ends = optional(from, name, json::array());
+  auto made = std::vector<std::int32_t>{};
+  for (const auto& end : ends.is_array() ? ends : json::array({ends})) {
+    made.push_back(integer_of(end, name, 0));
+  }
+  return made;
 }
 
 architecture read_architecture(const json& from) {
@@ -300,9 +340,9 @@ model_config parse_checked(const json& from) {
   if (made.num_heads % made.num_kv_heads != 0 || made.head_dim % 2 != 0) {
     throw bad_model("config.json: num_attention_heads is no multiple of num_key_value_heads, or head_dim is odd");
   }
-  made.context = size_of(from, "max_position_embeddings", std::numeric_limits<std::int32_t>::max());
+  made.context = size_of(from, "max_position_embeddings", largest);
   const bool is_phi = optional(from, "model_type", std::string()) == "phi3";
-  made.norm_epsilon = optional(from, "rms_norm_eps", is_phi || made.kind == architecture::bamba ? 1e-5f : 1e-6f);
+  made.norm_epsilon = positive(from, "rms_norm_eps", is_phi || made.kind == architecture::bamba ? 1e-5f : 1e-6f);
   made.tied_embeddings = optional(from, "tie_word_embeddings", is_gemma);
   check_activation(from, is_gemma);
   if (is_gemma) {
@@ -310,7 +350,7 @@ model_config parse_checked(const json& from) {
   }
   made.gelu = is_gemma;
   made.embedding_scale = is_gemma ? std::sqrt(static_cast<float>(made.hidden)) : 1;
-  const auto scalar = is_gemma ? optional(from, "query_pre_attn_scalar", 256.0f) : static_cast<float>(made.head_dim);
+  const auto scalar = is_gemma ? positive(from, "query_pre_attn_scalar", 256.0f) : static_cast<float>(made.head_dim);
   made.attention_scale = 1 / std::sqrt(scalar);
   made.layers = read_layers(from, made.kind);
   if (made.has(layer_kind::window)) {

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -31,6 +32,14 @@ std::vector<float> converted(std::span<const std::byte> bytes) {
     numbers[i] = Element::decode(stored, 1);
   }
   return numbers;
+}
+
+/// The library's own conversions cut off signs and fractions.
+std::uint64_t size_of(const nlohmann::json& value, const std::string& name) {
+  if (!value.is_number_unsigned()) {
+    throw bad_model("tensor " + name + " has " + value.dump() + " in shape or data_offsets, which is no size");
+  }
+  return value.get<std::uint64_t>();
 }
 
 std::string text_of(const std::vector<std::int64_t>& shape) {
@@ -146,15 +155,17 @@ tensor_files::entry tensor_files::read_entry(const std::string& name, const nloh
     throw bad_model("tensor " + name + " has numbers of type " + from.at("dtype").get<std::string>() +
                     "; F32, F16 and BF16 are read");
   }
-  const auto shape = from.at("shape").get<std::vector<std::int64_t>>();
+  auto shape = std::vector<std::int64_t>{};
   auto size = std::uint64_t{type->second == number_type::float32 ? sizeof(float) : sizeof(std::uint16_t)};
-  for (const auto extent : shape) {
-    if (extent < 0 || __builtin_mul_overflow(size, static_cast<std::uint64_t>(extent), &size)) {
-      throw bad_model("tensor " + name + " has the impossible shape " + text_of(shape));
+  for (const auto& each : from.at("shape")) {
+    const auto extent = size_of(each, name);
+    if (__builtin_mul_overflow(size, extent, &size) || extent > std::numeric_limits<std::int64_t>::max()) {
+      throw bad_model("tensor " + name + " has an impossible shape, with an extent of " + each.dump());
     }
+    shape.push_back(static_cast<std::int64_t>(extent));
   }
-  const auto begin = from.at("data_offsets").at(0).get<std::uint64_t>();
-  const auto end = from.at("data_offsets").at(1).get<std::uint64_t>();
+  const auto begin = size_of(from.at("data_offsets").at(0), name);
+  const auto end = size_of(from.at("data_offsets").at(1), name);
   if (begin > end || end > data.size() || end - begin != size) {
     throw bad_model("the bytes of tensor " + name + " lie outside the file, or do not match its shape");
   }

@@ -2,6 +2,8 @@
 
 #include "engine.hpp"
 
+#include <pagedkv/attention/attention.hpp>
+
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -38,10 +40,10 @@ inline void add_sizes_to(CLI::App& app, engine_sizes& sizes) {
       ->capture_default_str();
   app.add_option("--blocks", sizes.num_blocks, "in the pool")->check(CLI::Range(1, most))->capture_default_str();
   auto* const drafts = app.add_option("--drafts", sizes.num_drafts, "tokens guessed in each step")
-                           ->check(CLI::NonNegativeNumber)
+                           ->check(CLI::Range(std::int64_t{0}, sizes.token_budget - 1))
                            ->capture_default_str();
   app.add_option("--branches", sizes.num_branches, "guesses at once, as a tree")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, pagedkv::largest_attention_tree - 1))
       ->capture_default_str()
       ->needs(drafts);
   app.add_flag("--overlap", sizes.overlaps, "two steps in flight")->excludes(drafts);

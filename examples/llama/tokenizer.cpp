@@ -81,6 +81,16 @@ std::optional<char> byte_of(std::string_view piece) {
   return is_hexadecimal ? std::optional(static_cast<char>(byte)) : std::nullopt;
 }
 
+/// The library's own conversions cut off bits, and fractions.
+pagedkv::token number_of(const nlohmann::json& value) {
+  constexpr auto most = std::uint64_t{10'000'000};  // texts of all tokens up to the largest one are kept
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > most) {
+    throw bad_model("tokenizer.json: a token's number, " + value.dump() + ", is not a whole number from 0 to " +
+                    std::to_string(most));
+  }
+  return value.get<pagedkv::token>();
+}
+
 std::string type_of(const nlohmann::json& part) { return part.is_object() ? part.value("type", "") : ""; }
 
 }  // namespace
@@ -151,10 +161,7 @@ void tokenizer::read_pieces(const nlohmann::json& model) {
   }
   whole_words_ = model.value("ignore_merges", false);
   for (const auto& [piece, id] : model.at("vocab").items()) {
-    const auto number = id.get<pagedkv::token>();
-    if (number < 0 || number > 10'000'000) {
-      throw bad_model("tokenizer.json: the vocabulary has the number " + std::to_string(number));
-    }
+    const auto number = number_of(id);
     pieces_[piece] = number;
     texts_.resize(std::max(texts_.size(), static_cast<std::size_t>(number) + 1));
     texts_[static_cast<std::size_t>(number)] = piece;
@@ -175,10 +182,10 @@ void tokenizer::read_pieces(const nlohmann::json& model) {
 
 void tokenizer::read_special(const nlohmann::json& from) {
   for (const auto& each : from) {
-    const auto id = each.at("id").get<pagedkv::token>();
+    const auto id = number_of(each.at("id"));
     const auto name = each.at("content").get<std::string>();
-    if (id < 0 || id > 10'000'000 || name.empty()) {
-      throw bad_model("tokenizer.json: added_tokens has a token without a name or number");
+    if (name.empty()) {
+      throw bad_model("tokenizer.json: added_tokens has a token without a name");
     }
     special_[name] = id;
     texts_.resize(std::max(texts_.size(), static_cast<std::size_t>(id) + 1));

@@ -223,6 +223,83 @@ TEST_CASE("sizes that no model has are refused before anything is made of them",
   CHECK_THAT(refusal_of("llama", derived), ContainsSubstring("head_dim"));
 }
 
+TEST_CASE("numbers that would turn all results into NaN are refused", "[llama]") {
+  for (const auto base : {0.0, -1e4, 1e-30}) {
+    CHECK_THAT(refusal_of("llama", [=](json& c) { c["rope_parameters"]["rope_theta"] = base; }),
+               ContainsSubstring("rope_theta"));
+    CHECK_THAT(refusal_of("gemma3", [=](json& c) { c["rope_parameters"]["sliding_attention"]["rope_theta"] = base; }),
+               ContainsSubstring("rope_local_base_freq"));
+  }
+  const auto refusal_with = [](const std::string& type, const json& numbers) {
+    return refusal_of("llama", [&](json& c) {
+      c["rope_parameters"].update(numbers);
+      c["rope_parameters"]["rope_type"] = type;
+    });
+  };
+  CHECK_THAT(refusal_with("linear", {{"factor", 0.0}}), ContainsSubstring("rotary"));
+  CHECK_THAT(refusal_with("linear", {{"factor", -2.0}}), ContainsSubstring("rotary"));
+  CHECK_THAT(refusal_with("linear", {{"factor", 1e-38}}), ContainsSubstring("rotary"));
+  CHECK_THAT(refusal_with("llama3", {{"factor", 8.0},
+                                     {"low_freq_factor", 0.0},
+                                     {"high_freq_factor", 0.0},
+                                     {"original_max_position_embeddings", 0}}),
+             ContainsSubstring("rotary"));
+  CHECK_THAT(refusal_with("yarn", {{"factor", 0.0}, {"original_max_position_embeddings", 64}}),
+             ContainsSubstring("rotary"));
+  CHECK_THAT(refusal_of("phi3", [](json& c) { c["rope_parameters"]["long_factor"][0] = 0; }),
+             ContainsSubstring("rotary"));
+  for (const auto epsilon : {0.0, -1e-6}) {
+    CHECK_THAT(refusal_of("llama", [=](json& c) { c["rms_norm_eps"] = epsilon; }), ContainsSubstring("rms_norm_eps"));
+  }
+  CHECK_THAT(refusal_of("gemma3", [](json& c) { c["query_pre_attn_scalar"] = 0; }),
+             ContainsSubstring("query_pre_attn_scalar"));
+}
+
+TEST_CASE("numbers that are not whole, or have too many bits, are refused", "[llama]") {
+  const auto numbers = std::vector<json>{std::int64_t{1} << 32, 1e30, 1.5, -1, "1", true};
+  for (const auto& number : numbers) {
+    CAPTURE(number.dump());
+    CHECK_THAT(refusal_of("llama", [&](json& c) { c["eos_token_id"] = number; }), ContainsSubstring("eos_token_id"));
+    CHECK_THAT(refusal_of("llama", [&](json& c) { c["eos_token_id"] = {7, number}; }),
+               ContainsSubstring("eos_token_id"));
+    CHECK_THAT(refusal_of("bamba", [&](json& c) { c["attn_layer_indices"] = {number}; }),
+               ContainsSubstring("attn_layer_indices"));
+    const auto windows = [&](json& c) {
+      c.erase("layer_types");
+      c["use_sliding_window"] = true;
+      c["max_window_layers"] = number;
+    };
+    CHECK_THAT(refusal_of("qwen3", windows), ContainsSubstring("max_window_layers"));
+    const auto folder = changed_tokenizer([&](json& t) { t["model"]["vocab"]["a"] = number; });
+    CHECK_THROWS_AS(tokenizer(folder.path()), bad_model);
+    const auto added = changed_tokenizer([&](json& t) {
+      t["added_tokens"].push_back({{"id", number}, {"content", "<|new|>"}, {"special", true}});
+    });
+    CHECK_THROWS_AS(tokenizer(added.path()), bad_model);
+  }
+  for (const auto* const layers : {"0", "-1", "1.5", "1e30", "99999999999999999999"}) {
+    CHECK_THAT(refusal_of("llama", [&](json& c) { c["num_hidden_layers"] = json::parse(layers); }),
+               ContainsSubstring("num_hidden_layers"));
+  }
+}
+
+TEST_CASE("tensors of sizes that are no sizes are refused by name", "[llama]") {
+  const auto folder = model_folder(reference_of("llama"));
+  const auto weights = folder.path() / "model.safetensors";
+  for (const auto* const wrong :
+       {R"("shape":[-2,-2],"data_offsets":[0,16])", R"("shape":[2.5],"data_offsets":[0,8])",
+        R"("shape":[1e30],"data_offsets":[0,8])", R"("shape":[2],"data_offsets":[-8,0])",
+        R"("shape":[2],"data_offsets":[0,8.5])", R"("shape":[0,9223372036854775808],"data_offsets":[0,0])",
+        R"("shape":[9223372036854775807,9],"data_offsets":[0,8])"}) {
+    CAPTURE(wrong);
+    const auto header = R"({"odd":{"dtype":"F32",)" + std::string(wrong) + "}}";
+    const auto size = std::uint64_t{header.size()};
+    auto file = std::ofstream(weights, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(&size), sizeof size) << header << std::string(64, '\0') << std::flush;
+    CHECK_THAT(refusal(folder.path()), ContainsSubstring("tensor odd"));
+  }
+}
+
 TEST_CASE("functions that a model does not apply are refused", "[llama]") {
   CHECK_THAT(refusal_of("llama", [](json& c) { c["hidden_act"] = "relu"; }), ContainsSubstring("hidden_act relu"));
   CHECK_THAT(refusal_of("bamba", [](json& c) { c["hidden_act"] = "gelu"; }), ContainsSubstring("hidden_act gelu"));

@@ -110,6 +110,16 @@ class Sessions(unittest.TestCase):
         self.assertNotIn(done.returncode, (0, 1))
         self.assertIn("--drafts", done.stderr)
 
+    def test_guesses_without_measure_are_refused(self):
+        for option, values in [("--drafts", ("512", str(2**63), str(2**64 - 1), "1e9", "many")), ("--branches", ("0", "32", str(2**64 - 1)))]:
+            for value in values:
+                with self.subTest(option=option, value=value):
+                    done = self.chat("--drafts", "1", option, value, "kluge") if option == "--branches" else self.chat(option, value, "kluge")
+                    self.assertNotIn(done.returncode, (0, 1))
+                    self.assertIn(option, done.stderr)
+        plain, _ = self.answers("kluge")
+        self.assertEqual(self.answers("--drafts", "511", "--branches", "31", "kluge")[0], plain)
+
     def test_a_file_that_cannot_be_taken_is_named(self):
         file = self.session.parent / "blocks"
         options = ["--host-blocks", "64", "--file", file, "--file-size", "10MB"]

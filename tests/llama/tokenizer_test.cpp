@@ -82,6 +82,15 @@ TEST_CASE("spaces become the tokenizer's own mark and come back", "[llama]") {
   CHECK(words.bytes_of(8) == "<0xZZ>");  // which is no byte
 }
 
+TEST_CASE("a tokenizer with NFC takes text as composed, and leaves it as it is", "[llama]") {
+  const auto changed = test::changed_tokenizer([](nlohmann::json& whole) { whole["normalizer"] = {{"type", "NFC"}}; });
+  const auto words = tokenizer(changed.path());
+  for (const auto* const text : {"na\u00efve", "nai\u0308ve", "\u212b"}) {
+    CHECK(words.encode(text) == tokenizer(test::trained_model()).encode(text));
+    CHECK(words.decode(words.encode(text)) == text);
+  }
+}
+
 TEST_CASE("only learnt pairs of ends of lines are joined", "[llama]") {
   const auto changed = test::changed_tokenizer([](nlohmann::json& whole) {
     whole["normalizer"] = whole["pre_tokenizer"] = nullptr;
