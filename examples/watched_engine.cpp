@@ -10,13 +10,15 @@
 #include <pagedkv/requests/metrics.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -157,6 +159,14 @@ class engine {
   std::vector<request> waiting_;
 };
 
+/// A whole number from 0 on.
+std::optional<int> read_count(std::string_view text) {
+  auto number = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_count = read.ec == std::errc{} && read.ptr == text.data() + text.size() && number >= 0;
+  return is_count ? std::optional(number) : std::nullopt;
+}
+
 /// In one piece: a reader of the file gets this text or the one before.
 bool write(const std::string& path, const std::string& text) {
   const auto fresh = path + ".new";
@@ -167,19 +177,20 @@ bool write(const std::string& path, const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3 || argc > 5) {
+  const auto num_steps = argc > 3 ? read_count(argv[3]) : 300;
+  const auto num_milliseconds = argc > 4 ? read_count(argv[4]) : 0;
+  if (argc < 3 || argc > 5 || !num_steps || !num_milliseconds) {
     std::fprintf(stderr, "usage: watched_engine LOG METRICS [STEPS [MILLISECONDS]]\n");
     return 2;
   }
-  const auto num_steps = argc > 3 ? std::atoi(argv[3]) : 300;
-  const auto pause = std::chrono::milliseconds(argc > 4 ? std::atoi(argv[4]) : 0);
+  const auto pause = std::chrono::milliseconds(*num_milliseconds);
   auto log = stamped_log(argv[1]);
   if (!log.is_open()) {
     std::fprintf(stderr, "%s cannot be written\n", argv[1]);
     return 1;
   }
   auto served = engine(event_log(stamped_log::add_line, &log));
-  for (auto number = 0; number < num_steps; ++number) {
+  for (auto number = 0; number < *num_steps; ++number) {
     served.step(number);
     if (!write(argv[2], served.metrics())) {
       std::fprintf(stderr, "%s cannot be written\n", argv[2]);

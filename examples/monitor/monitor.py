@@ -3,6 +3,7 @@
 monitor.py FILE. Rates are those between the last two readings. Ctrl-C ends it."""
 
 import argparse
+import http.client
 import re
 import shutil
 import sys
@@ -13,6 +14,7 @@ SAMPLE = re.compile(r"(pagedkv_\w+)(?:\{(.*)\})? (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # Labels of the library's own, which tell the samples of one cache apart.
 OWN_LABELS = {"state", "kind", "purpose", "outcome"}
+LONGEST = 86_400  # seconds between two readings
 STATES = (("in_use", "in use", "█"), ("retiring", "retiring", "▓"), ("evictable", "evictable", "▒"), ("free", "free", "░"))
 
 
@@ -135,6 +137,10 @@ def screen(now, before, seconds, width):
             yield from tier_panel(reading)
 
 
+# Of a source that cannot be read, or holds other text.
+FAILURES = OSError, ValueError, OverflowError, http.client.HTTPException
+
+
 def read(source):
     if re.match(r"https?://", source):
         with urllib.request.urlopen(source, timeout=5) as answer:
@@ -157,7 +163,7 @@ def watch(source, interval):
             now, time_of_now = parse(read(source)), time.monotonic()
             show(screen(now, before, time_of_now - earlier, width), width, sys.stdout.isatty())
             before, earlier = now, time_of_now
-        except (OSError, ValueError) as problem:  # it may come back
+        except FAILURES as problem:  # it may come back
             show([f"{source}: {problem}"], width, sys.stdout.isatty())
         time.sleep(interval)
 
@@ -168,8 +174,8 @@ def main():
     options.add_argument("--interval", type=float, default=1.0, help="seconds between two readings")
     options.add_argument("--once", action="store_true", help="show one reading, without rates, and end")
     chosen = options.parse_args()
-    if chosen.interval <= 0:
-        options.error("--interval must be positive")
+    if not 0 < chosen.interval <= LONGEST:
+        options.error(f"--interval must be above 0, and at most {LONGEST}")
     if not chosen.once:
         try:
             watch(chosen.source, chosen.interval)
@@ -177,7 +183,7 @@ def main():
             return
     try:
         show(screen(parse(read(chosen.source)), None, 0.0, 120), 120, False)
-    except (OSError, ValueError) as problem:
+    except FAILURES as problem:
         sys.exit(f"monitor.py: {chosen.source}: {problem}")
 
 

@@ -14,6 +14,8 @@ REQUESTS, CACHE = 1, 2  # "processes" of the trace
 STEPS, BLOCKS = 1, 2  # "threads" of the second
 OF_SEQUENCES = {"admitted", "hit", "forked", "released"}
 OF_BLOCKS = {"stored", "evicted", "copied", "refused", "reset"}
+NEEDED = {"started": {"request", "sequence"}, "preempted": {"request"}, "ended": {"request"},
+          "step_begun": {"step"}, "step_retired": {"step"}}  # fields
 
 
 def parse(lines):
@@ -25,7 +27,10 @@ def parse(lines):
         time = int(words.pop(0)) if words[0].isdigit() else number
         if not words or any("=" not in word for word in words[1:]):
             raise ValueError(f"line {number} is not an event: {line.strip()}")
-        yield time, words[0], dict(word.split("=", 1) for word in words[1:])
+        fields = dict(word.split("=", 1) for word in words[1:])
+        if missing := NEEDED.get(words[0], set()) - set(fields):
+            raise ValueError(f"line {number} has no {' and no '.join(sorted(missing))}: {line.strip()}")
+        yield time, words[0], fields
 
 
 class Request:

@@ -22,8 +22,9 @@ class trace_error : public std::runtime_error {
 /// A whole number from 0 to `largest`; the JSON library by itself would convert any other number to one.
 [[nodiscard]] inline std::uint64_t whole_number(const nlohmann::json& value, const char* name, std::uint64_t largest) {
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > largest) {
-    throw trace_error{std::string{name} + " is " + value.dump() + ", not a whole number from 0 to " +
-                      std::to_string(largest)};
+    // To write arrays in arrays, the library recurses: a file could have them overflow the stack.
+    const auto found = value.is_structured() ? std::string{"an "} + value.type_name() : value.dump();
+    throw trace_error{std::string{name} + " is " + found + ", not a whole number from 0 to " + std::to_string(largest)};
   }
   return value.get<std::uint64_t>();
 }

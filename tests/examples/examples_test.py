@@ -267,8 +267,10 @@ class BadInput(TemporaryFolder):
             '{"hash_ids": [1], "timestamp": 1e300}',
             '{"hash_ids": [1], "output_length": 4294967296}',
             '{"hash_ids": [1], "output_length": true}',
+            '{"hash_ids": [' + "[" * 1_000_000 + "]" * 1_000_000 + "]}",
+            '{"hash_ids": [1], "timestamp": ' + '{"a":' * 1_000_000 + "1" + "}" * 1_000_001,
         ]:
-            with self.subTest(line=bad):
+            with self.subTest(line=bad[:80]):
                 path = self.trace(good, good, bad, good)
                 self.check("--trace", path, names=[str(path), "line 3:"])
 

@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
@@ -177,6 +178,36 @@ class Monitor(Folder):
         self.assertEqual((lost.returncode, lost.stdout), (1, ""))
         self.assertIn("404", lost.stderr)
 
+    def test_what_is_no_source_is_named(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+
+        def answer():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"no HTTP\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        self.addCleanup(thread.join)
+        infinite = self.folder / "metrics"
+        infinite.write_text('pagedkv_pool_blocks{state="free"} 1e400\n')
+        for source in (f"http://127.0.0.1:{listener.getsockname()[1]}/", "http://127.0.0.1:port/", infinite):
+            done = run(sys.executable, MONITOR / "monitor.py", "--once", source)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertTrue(done.stderr.startswith(f"monitor.py: {source}: "), done.stderr)
+        for interval in ("nan", "inf", "1e300", "0", "-1"):
+            done = run(sys.executable, MONITOR / "monitor.py", f"--interval={interval}", infinite)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("--interval", done.stderr.splitlines()[-1])
+
+    def test_counts_of_an_engine_that_are_none_are_refused(self):
+        for counts in (["many"], ["-1"], ["5", "-1"], ["99999999999"], ["5x"], ["5", ""]):
+            done = run(ENGINE, self.folder / "log", self.folder / "metrics", *counts)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("usage", done.stderr)
+
     def test_a_source_that_is_gone_is_read_again(self):
         metrics = self.folder / "metrics"
         shown, naps = io.StringIO(), []
@@ -279,6 +310,9 @@ class Trace(Folder):
         self.assertEqual(list(trace.parse(["a x=1", "", "b"])), [(1, "a", {"x": "1"}), (3, "b", {})])
         with self.assertRaisesRegex(ValueError, "line 2 is not an event: hello world"):
             list(trace.parse(["a x=1", "hello world"]))
+        for line in ("started request=1", "preempted x=1", "ended", "step_begun", "step_retired x=1"):
+            with self.assertRaisesRegex(ValueError, f"line 1 has no .*: {line}"):
+                list(trace.parse([line]))
         log = self.folder / "log"
         log.write_text("a x=1\n")
         done = run(sys.executable, MONITOR / "trace.py", log, "--request", "3")
