@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <limits>
 
 int main(int argc, char** argv) {
   auto chosen = pagedkv::router::setting{};
@@ -17,12 +18,13 @@ int main(int argc, char** argv) {
       CLI::App{"Routes requests over workers that share no memory, and prints how much of their prompts was cached."};
   app.add_option("--trace", source.trace, "a trace in Mooncake's format; a generated workload without it")
       ->check(CLI::ExistingFile);
-  app.add_option("--limit", source.limit, "requests to read");
+  constexpr auto most = std::numeric_limits<std::int32_t>::max();
+  app.add_option("--limit", source.limit, "requests to read")->check(CLI::Range(1, most));
   app.add_option("--workers", chosen.num_workers, "number of workers")
       ->check(CLI::Range(1, 1'023))
       ->capture_default_str();
   app.add_option("--blocks", chosen.num_blocks, "blocks of each worker; a tenth of the workload's over all by default")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, most / 4));  // a worker's queue has four events for each
   app.add_option("--keys", chosen.keys, "names of blocks: cache, dynamo or llm-d")
       ->check(CLI::IsMember({"cache", "dynamo", "llm-d"}))
       ->capture_default_str();

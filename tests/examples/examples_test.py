@@ -172,6 +172,12 @@ class Router(unittest.TestCase):
         rows = self.route("--workers", "1")
         self.assertEqual(rows["by index"], rows["in turn"])
 
+    def test_numbers_without_measure_are_refused(self):
+        for option, value in [("--limit", "-1"), ("--limit", "0"), ("--limit", str(2**64)), ("--blocks", "0"), ("--blocks", str(2**31 - 1))]:
+            done = subprocess.run([EXAMPLES / "router" / "router", option, value], capture_output=True, text=True)
+            self.assertNotIn(done.returncode, (0, 1))
+            self.assertIn(option, done.stderr)
+
     def test_the_names_of_blocks_do_not_matter(self):
         expected = self.route("--limit", "1000")
         for keys in ("dynamo", "llm-d"):
