@@ -68,6 +68,14 @@ class WithoutExceptions(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout, "invalid argument: cache_config.num_blocks is 0, limit 1\n32 tokens were cached\n")
 
+    def test_every_header_but_those_that_documents_name_compiles(self):
+        headers = [path.relative_to(SOURCE_ROOT / "include") for path in sorted((SOURCE_ROOT / "include").rglob("*.hpp"))]
+        named = ("device", "executor", "wire")  # `device` is for the executor here
+        text = "".join(f"#include <{header}>\n" for header in headers if header.parts[1] not in named)
+        options = ["-std=c++20", "-fno-exceptions", "-fno-rtti", "-fsyntax-only", f"-I{SOURCE_ROOT / 'include'}", "-xc++", "-"]
+        done = subprocess.run([*COMPILER, *options], input=text, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_an_error_that_nobody_handles_ends_the_program_with_its_message(self):
         done = subprocess.run([self.program, "unhandled"], capture_output=True, text=True)
         self.assertLess(done.returncode, 0)
