@@ -10,6 +10,7 @@
 // that a file lists (attention_shapes.hpp); writes the same as JSON to FILE.
 
 #include "attention_shapes.hpp"
+#include "captured_graph.hpp"
 #include "records.hpp"
 #include "timer.hpp"
 
@@ -328,7 +329,7 @@ class bench {
     const auto shape =
         hip::attention_shape_on<Element>(0, storage.view(), heads.query_heads / heads.kv_heads, num_rows).value();
     const auto measured = measure<Element>(storage.view(), shape, {indptr, {}, last_block_len, {}}, num_rows);
-    print<Element>(asked, measured.call, static_cast<double>(bytes) / measured.call, measured.plan);
+    print<Element>(asked, measured, static_cast<double>(bytes) / measured.call);
   }
 
   /// `expands`: each call expands the blocks once.
@@ -358,7 +359,7 @@ class bench {
       batch.query_indptr = query_indptr;
     }
     const auto measured = measure<Element>(plan.view, shape, batch, query_indptr.back());
-    print<Element>(asked, expands, measured.call, measured.plan);
+    print<Element>(asked, expands, measured);
   }
 
   /// Three plans: flat; with shared prefixes where they save time; and the same in a form that a captured graph may
@@ -449,6 +450,7 @@ class bench {
  private:
   struct times {
     double call;
+    double in_graph;
     double plan;
     std::size_t num_prefixes;
   };
@@ -501,30 +503,34 @@ class bench {
     };
     const auto from = rows_of(queries.data(), view.head_dim);
     const auto to = attention_output<std::uint16_t>{rows_of(output.data(), view.dim_of_values()), nullptr};
-    const auto seconds = timer_.measure(stream_.get(), [&] {
+    const auto attend = [&] {
       backend_.template attend<Element, bfloat16>(view, 0, asked, from, to, {}, stream_.get()).value();
-    });
+    };
+    const auto seconds = timer_.measure(stream_.get(), attend);
+    const auto in_graph = device_bench::measure_in_graph(timer_, stream_.get(), attend);
     stream_.synchronize().value();
-    return {seconds, plan_seconds, planner.num_prefixes()};
+    return {seconds, in_graph, plan_seconds, planner.num_prefixes()};
   }
 
   template <class Element>
-  void print(const product_shape& asked, bool expanded, double seconds, double plan_seconds) {
-    const auto rate = asked.num_operations() / seconds;
+  void print(const product_shape& asked, bool expanded, const times& measured) {
+    const auto rate = asked.num_operations() / measured.call;
     const auto label = std::string(Element::name) + (expanded ? ", expanded" : "");
     char line[512];
     std::snprintf(line, sizeof(line),
                   R"({"library": "pagedkv", "shape": "%s", "query_heads": %d, "kv_heads": %d, "element": "%s", )"
                   R"("expanded": %s, "key_dim": %d, "value_dim": %d, )"
-                  R"("microseconds": %.2f, "operations_per_second": %.4g, "plan_microseconds": %.2f, )",
+                  R"("microseconds": %.2f, "graph_microseconds": %.2f, "operations_per_second": %.4g, )"
+                  R"("plan_microseconds": %.2f, )",
                   asked.name.c_str(), asked.query_heads, asked.group.num_kv_heads, std::string(Element::name).c_str(),
-                  expanded ? "true" : "false", asked.group.key_dim, asked.group.value_dim, seconds * 1e6, rate,
-                  plan_seconds * 1e6);
+                  expanded ? "true" : "false", asked.group.key_dim, asked.group.value_dim, measured.call * 1e6,
+                  measured.in_graph * 1e6, rate, measured.plan * 1e6);
     products_.add(line + json_list("lengths", asked.lengths) + ", " + json_list("queries", asked.queries) + "}");
     ++num_reports_;
     if (on_device) {
-      std::printf("| %-25s | %3d/%-2d | %-21s | %8.1f | %5.1f | %5.1f |\n", asked.name.c_str(), asked.query_heads,
-                  asked.group.num_kv_heads, label.c_str(), seconds * 1e6, rate / 1e12, plan_seconds * 1e6);
+      std::printf("| %-25s | %3d/%-2d | %-21s | %8.1f | %8.1f | %5.1f | %5.1f |\n", asked.name.c_str(),
+                  asked.query_heads, asked.group.num_kv_heads, label.c_str(), measured.call * 1e6,
+                  measured.in_graph * 1e6, rate / 1e12, measured.plan * 1e6);
     } else {
       std::printf("ok %d - %s, %d/%d heads, %s\n", num_reports_, asked.name.c_str(), asked.query_heads,
                   asked.group.num_kv_heads, label.c_str());
@@ -580,22 +586,24 @@ class bench {
   }
 
   template <class Element>
-  void print(const decode_shape& asked, double seconds, double rate, double plan_seconds) {
+  void print(const decode_shape& asked, const times& measured, double rate) {
     const auto& heads = asked.heads;
     char line[512];
     std::snprintf(
         line, sizeof(line),
         R"({"library": "pagedkv", "shape": "%s", "query_heads": %d, "kv_heads": %d, "head_dim": %d, "block_size": %d, )"
-        R"("element": "%s", "microseconds": %.2f, "bytes_per_second": %.4g, "share_of_ceiling": %.4f, )"
-        R"("plan_microseconds": %.2f)",
+        R"("element": "%s", "microseconds": %.2f, "graph_microseconds": %.2f, "bytes_per_second": %.4g, )"
+        R"("share_of_ceiling": %.4f, "plan_microseconds": %.2f)",
         asked.name.c_str(), heads.query_heads, heads.kv_heads, asked.head_dim, asked.block_size,
-        std::string(Element::name).c_str(), seconds * 1e6, rate, rate / ceiling_, plan_seconds * 1e6);
+        std::string(Element::name).c_str(), measured.call * 1e6, measured.in_graph * 1e6, rate, rate / ceiling_,
+        measured.plan * 1e6);
     results_.add(line + (", " + json_list("lengths", asked.lengths)) + "}");
     ++num_reports_;
     if (on_device) {
-      std::printf("| %-11s | %2d/%-2d | %3d | %2d | %-11s | %8.1f | %5.0f | %5.3f | %5.1f |\n", asked.name.c_str(),
-                  heads.query_heads, heads.kv_heads, asked.head_dim, asked.block_size,
-                  std::string(Element::name).c_str(), seconds * 1e6, rate / 1e9, rate / ceiling_, plan_seconds * 1e6);
+      std::printf("| %-11s | %2d/%-2d | %3d | %2d | %-11s | %8.1f | %8.1f | %5.0f | %5.3f | %5.1f |\n",
+                  asked.name.c_str(), heads.query_heads, heads.kv_heads, asked.head_dim, asked.block_size,
+                  std::string(Element::name).c_str(), measured.call * 1e6, measured.in_graph * 1e6, rate / 1e9,
+                  rate / ceiling_, measured.plan * 1e6);
     } else {
       std::printf("ok %d - %s, %d/%d heads of %d numbers, blocks of %d, %s\n", num_reports_, asked.name.c_str(),
                   heads.query_heads, heads.kv_heads, asked.head_dim, asked.block_size,
@@ -647,8 +655,8 @@ void report_prefixes(bench& b, const std::vector<head_shape>& heads) {
 void print_header() {
   if (on_device) {
     std::printf(
-        "| batch       | heads | dim | block | element     |       us |  GB/s | share |  plan |\n"
-        "|---|---|---|---|---|---|---|---|---|\n");
+        "| batch       | heads | dim | block | element     |       us | in graph |  GB/s | share |  plan |\n"
+        "|---|---|---|---|---|---|---|---|---|---|\n");
   }
 }
 
@@ -669,7 +677,7 @@ void report_shapes(bench& b, const std::vector<decode_shape>& shapes) {
 
 void report_products(bench& b, bool with_latent, bool with_prompts) {
   if (on_device) {
-    std::printf("\n| batch | heads | element | us | TFLOP/s | plan |\n|---|---|---|---|---|---|\n");
+    std::printf("\n| batch | heads | element | us | in a graph | TFLOP/s | plan |\n|---|---|---|---|---|---|---|\n");
   }
   for (const auto& shape : make_product_shapes()) {
     const auto latent = shape.group.kind == group_kind::latent;

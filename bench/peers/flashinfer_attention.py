@@ -7,7 +7,8 @@ as JSON, and may be the first. It is written after each shape; those that come l
 
 Needs FlashInfer, PyTorch and the compilers that FlashInfer builds its kernels with. Blocks are in random order, layout HND,
 bf16, and for decoding also fp8 (e4m3, one scale for all of K and one for all of V); times are medians of 15 samples of 4 calls
-each, as in the benchmark. The fastest of FlashInfer's variants counts; those that refuse a shape are named on stderr.
+each, and of 15 captured graphs of 4 calls, as in the benchmark. Of each, the fastest of FlashInfer's variants counts; those that
+refuse a shape are named on stderr.
 """
 
 import itertools
@@ -23,24 +24,39 @@ WORKSPACE_BYTES = 512 << 20
 ELEMENTS = {"bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn"}
 # Figures of a shape until it is measured; a variant that says so without a time is in the place of all figures.
 UNMEASURED = {
-    "library": "flashinfer", "variant": "not measured", "microseconds": None, "bytes_per_second": None, "share_of_ceiling": None,
-    "operations_per_second": None, "plan_microseconds": None,
+    "library": "flashinfer", "variant": "not measured", "microseconds": None, "graph_microseconds": None, "bytes_per_second": None,
+    "share_of_ceiling": None, "operations_per_second": None, "plan_microseconds": None,
 }
 
 
-def measure(torch, operation):
-    operation()
-    torch.cuda.synchronize()
+def median_seconds(torch, operations):
     samples = []
     for _ in range(15):
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        for _ in range(4):
-            operation()
+        operations()
         stop.record()
         stop.synchronize()
-        samples.append(start.elapsed_time(stop) / 4 / 1e3)
+        samples.append(start.elapsed_time(stop) / 1e3)
     return statistics.median(samples)
+
+
+def measure(torch, operation):
+    """Seconds of one call, and of one in a captured graph."""
+
+    def calls():
+        for _ in range(4):
+            operation()
+
+    operation()
+    torch.cuda.synchronize()
+    seconds = median_seconds(torch, calls)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        calls()
+    graph.replay()
+    torch.cuda.synchronize()
+    return seconds / 4, median_seconds(torch, graph.replay) / 4
 
 
 class Table:
@@ -57,7 +73,7 @@ class Table:
 
 
 class Decoding:
-    """The tensors of one shape of decoding. Every variant returns the seconds of one call."""
+    """The tensors of one shape of decoding. Every variant returns what `measure` does."""
 
     variants = ("cuda", "fa2", "fa3", "holistic")
 
@@ -98,22 +114,25 @@ class Decoding:
 
 
 def fastest(torch, shape, variants, once):
-    """The least seconds and their variant; None if all refuse."""
+    """The least seconds of a call and in a graph, and the former's variant; None if all refuse."""
     measured = []
     for variant in variants:
         try:
-            measured.append((once(variant), variant))
+            measured.append((*once(variant), variant))
         except Exception as refused:  # a variant that lacks the shape, or does not compile here
             print(f"# {shape['shape']}, {variant}: {type(refused).__name__}: {str(refused)[:200]}", file=sys.stderr)
         torch.cuda.empty_cache()
-    return min(measured) if measured else None
+    if not measured:
+        return None
+    seconds, _, variant = min(measured)
+    return seconds, min(in_graph for _, in_graph, _ in measured), variant
 
 
 def compare_decoding(torch, flashinfer, ceiling, pairs, workspace):
     """Prints what FlashInfer takes for decoding; fills the second of each pair, and yields then."""
     print("| batch | heads | dim | block | element | pagedkv, us | FlashInfer, us | GB/s | share of the ceiling "
-          "| times as fast | variant |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+          "| times as fast | in graphs: pagedkv, us | FlashInfer, us | variant |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     for shape, theirs in pairs:
         decoding = Decoding(torch, flashinfer, shape, workspace)
         found = fastest(torch, shape, Decoding.variants, decoding.run)
@@ -121,20 +140,22 @@ def compare_decoding(torch, flashinfer, ceiling, pairs, workspace):
                  f"| {shape['block_size']} | {shape['element']} | {shape['microseconds']:.1f} ")
         if found is None:
             theirs["variant"] = "refuses"
-            print(start + "| refuses | | | | |", flush=True)
+            print(start + "| refuses | | | | | | |", flush=True)
         else:
-            seconds, variant = found
+            seconds, in_graph, variant = found
             rate = shape["bytes_per_second"] * shape["microseconds"] / 1e6 / seconds
             theirs |= {
-                "variant": variant, "microseconds": seconds * 1e6, "bytes_per_second": rate, "share_of_ceiling": rate / ceiling,
+                "variant": variant, "microseconds": seconds * 1e6, "graph_microseconds": in_graph * 1e6, "bytes_per_second": rate,
+                "share_of_ceiling": rate / ceiling,
             }
             print(start + f"| {seconds * 1e6:.1f} | {rate / 1e9:.0f} | {rate / ceiling:.3f} "
-                  f"| {seconds * 1e6 / shape['microseconds']:.2f} | {variant} |", flush=True)
+                  f"| {seconds * 1e6 / shape['microseconds']:.2f} | {shape['graph_microseconds']:.1f} | {in_graph * 1e6:.1f} "
+                  f"| {variant} |", flush=True)
         yield
 
 
 def run_latent(torch, flashinfer, shape, workspace, backend):
-    """Seconds of one call of decoding over latent vectors."""
+    """What `measure` returns, of decoding over latent vectors."""
     latent, rotated = shape["value_dim"], shape["key_dim"] - shape["value_dim"]
     table = Table(torch, shape["lengths"])
     rows = len(table.lengths)
@@ -151,7 +172,7 @@ def run_latent(torch, flashinfer, shape, workspace, backend):
 
 
 def run_prefill(torch, flashinfer, shape, workspace, backend):
-    """Seconds of one call over chunks of prompts."""
+    """What `measure` returns, over chunks of prompts."""
     table = Table(torch, shape["lengths"])
     random = lambda *size: torch.randn(*size, device="cuda", dtype=torch.bfloat16)
     rows = torch.zeros(len(shape["queries"]) + 1, dtype=torch.int32)
@@ -170,8 +191,8 @@ def run_prefill(torch, flashinfer, shape, workspace, backend):
 
 def compare_products(torch, flashinfer, pairs, workspace):
     """Prints what FlashInfer takes for attention whose arithmetic counts; fills the second of each pair, and yields then."""
-    print("\n| batch | heads | pagedkv, us | TFLOP/s | FlashInfer, us | TFLOP/s | times as fast |")
-    print("|---|---|---|---|---|---|---|")
+    print("\n| batch | heads | pagedkv, us | TFLOP/s | FlashInfer, us | TFLOP/s | times as fast | in graphs: pagedkv, us | FlashInfer, us |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for shape, theirs in pairs:
         once = run_prefill if shape["queries"] else run_latent
         found = fastest(
@@ -181,13 +202,15 @@ def compare_products(torch, flashinfer, pairs, workspace):
                  f"| {rate / 1e12:.1f} ")
         if found is None:
             theirs["variant"] = "refuses"
-            print(start + "| refuses | | |", flush=True)
+            print(start + "| refuses | | | | |", flush=True)
         else:
-            seconds, backend = found
+            seconds, in_graph, backend = found
             their_rate = rate * shape["microseconds"] / 1e6 / seconds
-            theirs |= {"variant": backend, "microseconds": seconds * 1e6, "operations_per_second": their_rate}
-            print(start + f"| {seconds * 1e6:.1f} | {their_rate / 1e12:.1f} "
-                  f"| {seconds * 1e6 / shape['microseconds']:.2f} |", flush=True)
+            theirs |= {
+                "variant": backend, "microseconds": seconds * 1e6, "graph_microseconds": in_graph * 1e6, "operations_per_second": their_rate,
+            }
+            print(start + f"| {seconds * 1e6:.1f} | {their_rate / 1e12:.1f} | {seconds * 1e6 / shape['microseconds']:.2f} "
+                  f"| {shape['graph_microseconds']:.1f} | {in_graph * 1e6:.1f} |", flush=True)
         yield
 
 

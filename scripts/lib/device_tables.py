@@ -95,6 +95,13 @@ COLUMNS = {
             for element in ("bfloat16", "float8_e4m3")
         },
     ),
+    "device_graphs": (
+        ["batch", "query/KV heads", "numbers", "block"],
+        {
+            f"{ELEMENTS[element]}: pagedkv, FlashInfer, times as long": [f"{element}_{figure}" for figure in ("us", "peer_us", "times")]
+            for element in ("bfloat16", "float8_e4m3")
+        },
+    ),
     "device_prompts": (
         ["batch", "query/KV heads"],
         {f"{label}, TFLOP/s": [f"{element}_tera"] for element, label in ELEMENTS.items()}
@@ -106,7 +113,12 @@ COLUMNS = {
     ),
     "device_flashinfer_products": (
         ["batch", "query/KV heads"],
-        {"TFLOP/s": ["tera"], "FlashInfer's": ["peer_tera"], "times as long": ["times"]},
+        {
+            "TFLOP/s": ["tera"],
+            "FlashInfer's": ["peer_tera"],
+            "times as long": ["times"],
+            "in graphs: pagedkv, FlashInfer, times as long": ["graph_us", "graph_peer_us", "graph_times"],
+        },
     ),
     "device_lists": (
         ["batch", "element"],
@@ -255,6 +267,20 @@ def decoding_beside(report):
     return rows
 
 
+def graphs_beside(report):
+    rows = {}
+    for ours, theirs in pairs(report["results"], ("bfloat16", "float8_e4m3")):
+        figures = in_graph_beside(ours, theirs) if theirs else {"us": ours["graph_microseconds"]}
+        rows.setdefault(name_of_decoding(ours), {}).update({f"{ours['element']}_{name}": figure for name, figure in figures.items()})
+    return rows
+
+
+def in_graph_beside(ours, theirs):
+    time = ours["graph_microseconds"]
+    their = {"peer_us": lambda times: time * times, "times": float}
+    return {"us": time} | beside(time, theirs["graph_microseconds"], theirs["variant"], **their)
+
+
 def products_beside(report):
     rows = {}
     for ours, theirs in pairs(report["products"], ("bfloat16",)):
@@ -263,6 +289,7 @@ def products_beside(report):
         if theirs:
             their = {"peer_tera": lambda times: rate / times, "times": float}
             rows[name_of(ours)] |= beside(ours["microseconds"], theirs["microseconds"], theirs["variant"], **their)
+            rows[name_of(ours)] |= {f"graph_{name}": figure for name, figure in in_graph_beside(ours, theirs).items()}
     return rows
 
 
@@ -350,6 +377,7 @@ def results(report):
         add("device_decode", decoding(part), ceiling)
         if "flashinfer" in part:
             add("device_flashinfer", decoding_beside(part), ceiling, f"FlashInfer {part['flashinfer']}")
+            add("device_graphs", graphs_beside(part), f"FlashInfer {part['flashinfer']}")
     if part := report.get("attention"):
         add("device_prompts", products(part, "prefill ", [element + how for element in BYTES for how in ("", "_expanded")]))
         add("device_latent", products(part, "MLA "))
