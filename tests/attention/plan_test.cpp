@@ -12,6 +12,7 @@
 #include <random>
 #include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -217,6 +218,55 @@ TEST_CASE("equal tasks are cut nowhere, or everywhere alike, where that costs fe
   REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(256, 4096), 16).batch()));
   CHECK(planner.parts().merges.empty());
   CHECK(check_plan(planner) == 256);
+}
+
+/// Tiles of the longest share, and shares that have any in each workgroup of `joined`.
+struct planned_work {
+  std::int32_t most_tiles = 0;
+  std::vector<std::int32_t> busy_shares;
+};
+
+[[nodiscard]] planned_work work_of(const attention_planner& planner, std::size_t joined) {
+  const auto shares = planner.parts().shares;
+  auto work = planned_work{0, std::vector<std::int32_t>((shares.size() + joined - 2) / joined)};
+  auto tiles = std::vector<std::int32_t>(shares.size());
+  auto copy = std::vector(shares.begin(), shares.end());
+  auto share = std::size_t{0};
+  for_each_attention_piece(
+      planner.parts().rows, std::span(copy),
+      [&](const attention_share& start) { share = static_cast<std::size_t>(&start - copy.data()); },
+      [&](std::int32_t, std::int32_t, std::int32_t tile, std::int32_t end) { tiles[share] += end - tile; });
+  for (auto i = std::size_t{0}; i + 1 < tiles.size(); ++i) {
+    work.most_tiles = std::max(work.most_tiles, tiles[i]);
+    work.busy_shares[i / joined] += tiles[i] > 0 ? 1 : 0;
+  }
+  return work;
+}
+
+TEST_CASE("one short sequence is cut so that no share has one tile more, and no wave joins alone", "[attention_plan]") {
+  auto shape = shape_of(1056, 8);
+  shape.joined_shares = 4;
+  shape.num_kv_heads = 1;
+  auto planner = attention_planner(shape);
+  for (const auto& [num_rows, length] : {std::pair(1, 9000), {4, 9000}, {1, 2000}, {1, 16000}}) {
+    INFO(num_rows << " rows of " << length);
+    REQUIRE(planner.plan(
+        rows_under_test(std::vector<std::int32_t>(static_cast<std::size_t>(num_rows), length), 16).batch()));
+    check_plan(planner);
+    CHECK(planner.parts().joined_shares == 4);
+    const auto work = work_of(planner, 4);
+    CHECK(work.most_tiles == 3);
+    for (const auto busy : work.busy_shares) {
+      CHECK((busy == 0 || busy == 4));
+    }
+  }
+}
+
+TEST_CASE("equal tasks are cut into equal shares, whatever the start of a task counts", "[attention_plan]") {
+  auto planner = attention_planner(shape_of(1056, 16));
+  REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(16, 1024), 16).batch()));
+  check_plan(planner);
+  CHECK(work_of(planner, 1).most_tiles == 4);  // 64 tasks of 64 tiles
 }
 
 [[nodiscard]] attention_shape latent_shape(std::int32_t num_shares, std::int32_t max_rows) {

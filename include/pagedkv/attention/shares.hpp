@@ -21,8 +21,9 @@ namespace pagedkv {
 }
 
 /// A share has so many tiles at least: reading them takes a wave less time than one more partial result takes to merge.
+/// Twice as many if half as many shares join results.
 [[nodiscard]] constexpr std::int64_t fewest_share_tiles(const attention_shape& shape) noexcept {
-  return shape.kernel == kernel_kind::waves && shape.split_tokens == 0 ? 3 : 1;
+  return shape.kernel != kernel_kind::waves || shape.split_tokens > 0 ? 1 : (shape.joined_shares == 2 ? 6 : 3);
 }
 
 /// The most shares that have as many.
@@ -36,34 +37,54 @@ namespace detail {
 /// The tasks of all rows, and whether they are equally long, as many in each row.
 struct counted_tasks {
   std::int64_t count = 0;
+  std::int32_t num_tiles = 0;  // of the longest
   bool equal = true;
 
   explicit counted_tasks(std::span<const attention_row> rows) noexcept {
     for (const auto& row : rows) {
       equal = equal && row.num_tiles == rows[0].num_tiles && row.num_tasks == rows[0].num_tasks;
       count += row.num_tasks;
+      num_tiles = std::max(num_tiles, row.num_tiles);
     }
     equal = equal && count > 0;
   }
 };
 
-/// The number of shares. Slightly fewer than the most if then no share ends inside one of several equal tasks: fewer
-/// pieces save more time than the idle waves lose.
-[[nodiscard]] inline std::int64_t choose_num_shares(const counted_tasks& tasks, std::int64_t most) noexcept {
+/// The shares of each of equal tasks, at most `most` of all. Many are a multiple of those that join results if there is
+/// room for it: a wave that joins none would write a whole result alone.
+[[nodiscard]] inline std::int64_t shares_of_task(const attention_shape& shape, const counted_tasks& tasks,
+                                                 std::int64_t most) noexcept {
+  constexpr auto many = 4;
+  const auto joined = std::int64_t{shape.joined_shares};
+  const auto fewest = fewest_share_tiles(shape);
+  const auto each = std::min<std::int64_t>(most / tasks.count, (tasks.num_tiles + fewest - 1) / fewest);
+  const auto more = (each + joined - 1) / joined * joined;
+  return each >= many * joined && more * tasks.count <= most ? more : each;
+}
+
+/// The number of shares, at most `most`. Slightly fewer if then no share ends inside one of several equal tasks: fewer
+/// pieces save more time than the idle waves lose. `num_tiles`: as in `share_attention_tiles`.
+[[nodiscard]] inline std::int64_t choose_num_shares(const attention_shape& shape, const counted_tasks& tasks,
+                                                    std::int64_t num_tiles, std::int64_t most) noexcept {
+  const auto busy = most_shares(shape, num_tiles, most);
   if (!tasks.equal) {
-    return most;
+    return busy;
   }
   const auto tasks_each = (tasks.count + most - 1) / most;
-  const auto even = tasks.count <= most             ? most / tasks.count * tasks.count
+  const auto even = tasks.count <= most             ? shares_of_task(shape, tasks, most) * tasks.count
                     : tasks.count % tasks_each == 0 ? tasks.count / tasks_each
                                                     : most;
-  return even * 10 >= most * 9 ? even : most;
+  return even * 10 >= busy * 9 ? even : busy;
+}
+
+/// Whether no share has parts of two of the tasks, nor one more task than others.
+[[nodiscard]] inline bool are_divided(const counted_tasks& tasks, std::int64_t num_shares) noexcept {
+  return tasks.equal && (num_shares % tasks.count == 0 || tasks.count % num_shares == 0);
 }
 
 /// Shares that start inside a task, at most.
 [[nodiscard]] inline std::int64_t most_starts_inside(const counted_tasks& tasks, std::int64_t num_shares) noexcept {
-  const auto divide = tasks.equal && (num_shares % tasks.count == 0 || tasks.count % num_shares == 0);
-  return divide ? std::max<std::int64_t>(num_shares - tasks.count, 0) : num_shares - 1;
+  return are_divided(tasks, num_shares) ? std::max<std::int64_t>(num_shares - tasks.count, 0) : num_shares - 1;
 }
 
 /// The first position from there on where a share may start.
@@ -120,8 +141,9 @@ inline void share_whole_tasks(std::span<const attention_row> rows, std::int64_t 
 }
 
 /// Whether the tasks of the rows have so many shares each that their partial results take long to merge.
-[[nodiscard]] inline bool have_many_shares(std::span<const attention_row> rows, std::int64_t num_shares) noexcept {
-  constexpr auto many = 32;
+[[nodiscard]] inline bool have_many_shares(const attention_shape& shape, std::span<const attention_row> rows,
+                                           std::int64_t num_shares) noexcept {
+  const auto many = shape.kernel == kernel_kind::latent ? 32 : 20;
   auto num_tasks = std::int64_t{0};
   for (const auto& row : rows) {
     num_tasks += row.num_tasks;
@@ -139,20 +161,23 @@ inline constexpr std::int64_t tiles_of_long_share = 8;
 /// last. That one, and those that remain empty, start after the last row. Linear in the number of rows and shares.
 inline void share_attention_tiles(const attention_shape& shape, std::span<const attention_row> rows,
                                   std::int64_t num_tiles, std::span<attention_share> shares) noexcept {
-  const auto task_overhead = attention_task_overhead(shape);
-  auto most = most_shares(shape, num_tiles, static_cast<std::int64_t>(shares.size()) - 1);
-  if (shape.kernel == kernel_kind::latent && have_many_shares(rows, most)) {
+  auto most = static_cast<std::int64_t>(shares.size()) - 1;
+  if (shape.kernel == kernel_kind::latent && have_many_shares(shape, rows, most_shares(shape, num_tiles, most))) {
     most = std::min(most, std::max<std::int64_t>(num_tiles / tiles_of_long_share, 1));
   }
-  if (const auto each = whole_tasks_of_share(shape, rows, most); each > 0) {
+  if (const auto each = whole_tasks_of_share(shape, rows, most_shares(shape, num_tiles, most)); each > 0) {
     share_whole_tasks(rows, each, shares);
     return;
   }
   const auto tasks = detail::counted_tasks{rows};
-  const auto num_shares = detail::choose_num_shares(tasks, most);
+  const auto num_shares = detail::choose_num_shares(shape, tasks, num_tiles, most);
   const auto piece_overhead = std::int64_t{attention_piece_overhead(shape)};
-  const auto all_tiles =
-      num_tiles + (piece_overhead > 0 ? piece_overhead * detail::most_starts_inside(tasks, num_shares) : 0);
+  // If tasks are divided, starts of pieces make no share longer than another.
+  const auto counts_starts = piece_overhead > 0 || !detail::are_divided(tasks, num_shares);
+  const auto task_overhead = counts_starts ? attention_task_overhead(shape) : 0;
+  const auto all_tiles = piece_overhead > 0
+                             ? num_tiles + piece_overhead * detail::most_starts_inside(tasks, num_shares)
+                             : num_tiles - (counts_starts ? 0 : tasks.count * attention_task_overhead(shape));
   const auto each = all_tiles / num_shares;
   const auto rest = all_tiles % num_shares;
   auto share = std::size_t{0};
@@ -197,7 +222,7 @@ inline void share_attention_tiles(const attention_shape& shape, std::span<const 
                                                         std::span<const attention_row> rows,
                                                         std::int64_t num_tiles) noexcept {
   const auto num_shares = most_shares(shape, num_tiles, shape.num_shares);
-  const auto joins = num_tiles >= tiles_of_long_share * num_shares || have_many_shares(rows, num_shares);
+  const auto joins = num_tiles >= tiles_of_long_share * num_shares || have_many_shares(shape, rows, num_shares);
   return shape.split_tokens == 0 && joins ? shape.joined_shares : 1;
 }
 
