@@ -46,10 +46,12 @@ class joined_pieces {
       return;
     }
     auto first = share_;
-    for (; first > 0 && has_task(first - 1, walk); --first) {
-    }
     auto end = share_ + 1;
-    for (; end < Shares && has_task(end, walk); ++end) {
+    PAGEDKV_UNROLL
+    for (auto share = 0; share < Shares; ++share) {
+      const auto other = Shares - 1 - share;
+      first = has_task(other, walk) && other == first - 1 ? other : first;
+      end = has_task(share, walk) && share == end ? share + 1 : end;
     }
     const std::int32_t goes_on = place_of(end - 1)[2];
     const std::int32_t tile = place_of(first)[3];
@@ -57,7 +59,8 @@ class joined_pieces {
     if (goes_on == 0) {
       walk.extend_to_end(tile);
     }
-    state.finish_joined(walk, share_ - first, end - first, [&](int share) { return state_of(first + share); });
+    state.template finish_joined<Shares>(walk, share_ - first, end - first,
+                                         [&](int share) { return state_of(first + share); });
   }
 
  private:

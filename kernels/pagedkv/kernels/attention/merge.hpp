@@ -56,115 +56,46 @@ struct merged_results<true> {
   }
 };
 
-/// Merges partial results of up to `Columns` neighbouring columns of one task. Each lane holds some dimensions of each
-/// column.
-template <int HeadDim, int Columns>
-class merged_columns {
- public:
-  static constexpr int chunks = (HeadDim + merge_lanes * merge_numbers - 1) / (merge_lanes * merge_numbers);
+/// Numbers of a column that a group of lanes merges. Longer columns are several merges: more workgroups read them at
+/// once.
+inline constexpr int merge_run = merge_lanes * merge_numbers;
 
-  registers<float, Columns> reference;
-  registers<float, Columns> sum;
-  registers<float, Columns, chunks, merge_numbers> output;
+/// The numbers of a column that a lane merges.
+struct merged_numbers {
+  float reference = -INFINITY;
+  float sum = 0.0F;
+  vector<float, merge_numbers> output = {};
 
-  PAGEDKV_DEVICE merged_columns() {
+  /// Adds other parts. One that covers no token may hold any bits.
+  template <std::size_t Count>
+  PAGEDKV_DEVICE void add(const merged_numbers (&parts)[Count]) {
+    constexpr auto count = static_cast<int>(Count);
+    auto largest = reference;
     PAGEDKV_UNROLL
-    for (auto c = 0; c < Columns; ++c) {
-      reference[c] = -INFINITY;
-      sum[c] = 0.0F;
-      PAGEDKV_UNROLL
-      for (auto j = 0; j < chunks; ++j) {
-        PAGEDKV_UNROLL
-        for (auto n = 0; n < merge_numbers; ++n) {
-          output[c][j][n] = 0.0F;
-        }
-      }
+    for (auto p = 0; p < count; ++p) {
+      largest = fmaxf(largest, parts[p].sum == 0.0F ? -INFINITY : parts[p].reference);
     }
-  }
-
-  [[nodiscard]] static PAGEDKV_DEVICE std::int32_t first_dim(std::int32_t lane, int chunk) {
-    return (chunk * merge_lanes + lane) * merge_numbers;
-  }
-
-  /// Adds the `Batch` results, `step` apart, from `first` on. All reads are issued together; past the end, the first
-  /// result is read again.
-  template <int Batch, class Results>
-  PAGEDKV_DEVICE void add(const attention_call& call, const Results& results, std::int32_t first, std::int32_t step,
-                          std::int32_t columns, std::int32_t column, std::int32_t lane) {
-    registers<vector<float, 2>, Batch, Columns> sums;
-    registers<vector<float, merge_numbers>, Batch, Columns, chunks> numbers;
+    const auto before = weight_in(largest);
+    reference = largest;
+    sum *= before;
     PAGEDKV_UNROLL
-    for (auto b = 0; b < Batch; ++b) {
-      const auto exists = first + b * step < results.count;
-      PAGEDKV_UNROLL
-      for (auto c = 0; c < Columns; ++c) {
-        const auto of_task = column + c < columns ? column + c : column;
-        const auto at = results.at(call, exists ? first + b * step : first, columns, of_task);
-        sums[b][c] = load_fresh<2>(call.partial_sums + 2 * at);
-        sums[b][c].values[1] = exists ? sums[b][c].values[1] : 0.0F;
-        PAGEDKV_UNROLL
-        for (auto j = 0; j < chunks; ++j) {
-          numbers[b][c][j] = {};
-          if (first_dim(lane, j) < call.output.dim) {
-            numbers[b][c][j] = load_fresh<merge_numbers>(call.partials + at * call.partial_stride + first_dim(lane, j));
-          }
-        }
-      }
+    for (auto n = 0; n < merge_numbers; ++n) {
+      output.values[n] *= before;
     }
     PAGEDKV_UNROLL
-    for (auto b = 0; b < Batch; ++b) {
-      PAGEDKV_UNROLL
-      for (auto c = 0; c < Columns; ++c) {
-        add_one(c, sums[b][c].values[0], sums[b][c].values[1], numbers[b][c]);
-      }
-    }
-  }
-
-  PAGEDKV_DEVICE void add_one(int c, float of_reference, float of_sum,
-                              const registers<vector<float, merge_numbers>, chunks>& numbers) {
-    const auto largest = fmaxf(reference[c], of_sum == 0.0F ? -INFINITY : of_reference);
-    const auto before = weight(reference[c], sum[c], largest);
-    const auto now = weight(of_reference, of_sum, largest);
-    reference[c] = largest;
-    sum[c] = sum[c] * before + of_sum * now;
-    PAGEDKV_UNROLL
-    for (auto j = 0; j < chunks; ++j) {
+    for (auto p = 0; p < count; ++p) {
+      const auto factor = parts[p].weight_in(largest);
+      sum += parts[p].sum * factor;
       PAGEDKV_UNROLL
       for (auto n = 0; n < merge_numbers; ++n) {
-        // A result that covers no token may hold any bits.
-        output[c][j][n] = output[c][j][n] * before + (of_sum == 0.0F ? 0.0F : numbers[j].values[n] * now);
-      }
-    }
-  }
-
-  template <class Numbers>
-  PAGEDKV_DEVICE void write(const attention_call& shared_call, const attention_row& row, std::int32_t task,
-                            std::int32_t columns, std::int32_t column, std::int32_t lane) const {
-    const auto& call = read_again(shared_call);
-    PAGEDKV_UNROLL
-    for (auto c = 0; c < Columns; ++c) {
-      const auto query = column + c < columns ? find_column(call, row, task, column + c, columns) : query_column{};
-      if (query.exists()) {
-        const auto ended = end_softmax(call, query, reference[c], sum[c]);
-        if (lane == 0) {
-          write_log_sum_exp(call, query, ended);
-        }
-        PAGEDKV_UNROLL
-        for (auto j = 0; j < chunks; ++j) {
-          auto numbers = vector<float, merge_numbers>{};
-          PAGEDKV_UNROLL
-          for (auto n = 0; n < merge_numbers; ++n) {
-            numbers.values[n] = output[c][j][n];
-          }
-          write_output<Numbers>(call, query, first_dim(lane, j), numbers, ended.factor);
-        }
+        output.values[n] += parts[p].sum == 0.0F ? 0.0F : parts[p].output.values[n] * factor;
       }
     }
   }
 
  private:
-  /// A result that covers no token has weight zero; a sum that is NaN makes the whole result NaN.
-  [[nodiscard]] static PAGEDKV_DEVICE float weight(float reference, float sum, float largest) {
+  /// Zero where no token was covered; a sum that is NaN makes the whole result NaN.
+  [[nodiscard]] PAGEDKV_DEVICE float weight_in(float largest) const {
     return sum == 0.0F ? 0.0F : exp2f(reference - largest);
   }
 };
@@ -172,20 +103,36 @@ class merged_columns {
 inline constexpr int merge_groups = 8;  // groups of a workgroup; each merges every eighth partial result
 inline constexpr int most_merging_workgroups = 1024;
 
-/// The lanes that merge one column, and the workgroup's shared memory.
+/// The column and the run of its numbers that are one merge.
+template <int HeadDim>
+struct merge_place {
+  static constexpr std::int32_t runs = (HeadDim + merge_run - 1) / merge_run;
+
+  std::int32_t merge;  // of the plan
+  std::int32_t column;
+  std::int32_t run;
+
+  [[nodiscard]] static PAGEDKV_DEVICE merge_place of(std::int32_t index, std::int32_t used_columns) {
+    const auto column = index / runs;
+    const auto merge = column / used_columns;
+    return {merge, column - merge * used_columns, index - column * runs};
+  }
+};
+
+/// The lanes that merge one run of a column, and the workgroup's shared memory.
 template <class Numbers, int HeadDim, bool Prefixes>
 class merger {
-  using merged_column = merged_columns<HeadDim, 1>;
   // Results that a group reads together: each round waits for memory. More would take registers and reduce occupancy.
   static constexpr int few = 2;
-  static constexpr int many = HeadDim > 256 ? 2 : (HeadDim > 128 ? 4 : 6);
+  static constexpr int many = 6;
 
  public:
   using results_type = merged_results<Prefixes>;
+  using place_type = merge_place<HeadDim>;
 
   struct memory {
     shared_array<float, merge_groups * 2> sums;
-    shared_array<float, static_cast<std::size_t>(merge_groups* HeadDim)> outputs;
+    shared_array<float, static_cast<std::size_t>(merge_groups* merge_run)> outputs;
   };
 
   PAGEDKV_DEVICE merger(const attention_call& call, std::int32_t columns)
@@ -197,38 +144,41 @@ class merger {
   [[nodiscard]] PAGEDKV_DEVICE std::int32_t group() const { return group_; }
 
   /// Merges on one group.
-  PAGEDKV_DEVICE void merge_few(const attention_merge& entry, const results_type& results, std::int32_t column) {
-    const auto row = load_row(call_.plan.rows + entry.row);
+  PAGEDKV_DEVICE void merge_few(const attention_merge& entry, const results_type& results, const place_type& place) {
+    const auto query = find(entry, place.column);
     wait();
-    auto merged = merged_column();
+    auto all = merged_numbers();
     for (auto partial = 0; partial < results.count; partial += few) {
-      merged.template add<few>(call_, results, partial, 1, columns_, column, lane_);
+      add<few>(all, results, partial, 1, place);
     }
-    merged.template write<Numbers>(call_, row, entry.task, columns_, column, lane_);
+    write(all, query, place);
   }
 
   /// Merges on all groups of the workgroup.
-  PAGEDKV_DEVICE void merge_many(const attention_merge& entry, const results_type& results, std::int32_t column,
+  PAGEDKV_DEVICE void merge_many(const attention_merge& entry, const results_type& results, const place_type& place,
                                  memory& shared) {
-    const auto row = load_row(call_.plan.rows + entry.row);
+    const auto query = find(entry, place.column);
     wait();
-    auto merged = merged_column();
+    auto own = merged_numbers();
     auto partial = group_;
     for (; partial + few * merge_groups < results.count; partial += many * merge_groups) {
-      merged.template add<many>(call_, results, partial, merge_groups, columns_, column, lane_);
+      add<many>(own, results, partial, merge_groups, place);
     }
     for (; partial < results.count; partial += few * merge_groups) {
-      merged.template add<few>(call_, results, partial, merge_groups, columns_, column, lane_);
+      add<few>(own, results, partial, merge_groups, place);
     }
     barrier();
-    put(merged, shared);
+    put(own, shared);
     barrier();
     if (group_ == 0) {
-      auto all = merged_column();
+      registers<merged_numbers, merge_groups> parts;
+      PAGEDKV_UNROLL
       for (auto g = 0; g < merge_groups; ++g) {
-        take(g, all, shared);
+        take(g, parts[g], shared);
       }
-      all.template write<Numbers>(call_, row, entry.task, columns_, column, lane_);
+      auto all = merged_numbers();
+      all.add(parts);
+      write(all, query, place);
     }
   }
 
@@ -241,37 +191,69 @@ class merger {
   }
 
  private:
-  PAGEDKV_DEVICE void put(const merged_column& merged, memory& shared) const {
+  [[nodiscard]] PAGEDKV_DEVICE query_column find(const attention_merge& entry, std::int32_t column) const {
+    return find_column(call_, load_row(call_.plan.rows + entry.row), entry.task, column, columns_);
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE std::int32_t first_dim(const place_type& place) const {
+    return (place.run * merge_lanes + lane_) * merge_numbers;
+  }
+
+  /// Adds `Batch` results, `step` apart, from `first` on. All reads are issued together; past the end, the first result
+  /// is read again.
+  template <int Batch>
+  PAGEDKV_DEVICE void add(merged_numbers& to, const results_type& results, std::int32_t first, std::int32_t step,
+                          const place_type& place) const {
+    const auto dim = first_dim(place);
+    registers<merged_numbers, Batch> parts;
+    PAGEDKV_UNROLL
+    for (auto b = 0; b < Batch; ++b) {
+      const auto exists = first + b * step < results.count;
+      const auto at = results.at(call_, exists ? first + b * step : first, columns_, place.column);
+      const auto sums = load_fresh<2>(call_.partial_sums + 2 * at);
+      parts[b].reference = sums.values[0];
+      parts[b].sum = exists ? sums.values[1] : 0.0F;
+      if (dim < call_.output.dim) {
+        parts[b].output = load_fresh<merge_numbers>(call_.partials + at * call_.partial_stride + dim);
+      }
+    }
+    to.add(parts);
+  }
+
+  PAGEDKV_DEVICE void write(const merged_numbers& all, const query_column& query, const place_type& place) const {
+    if (!query.exists()) {
+      return;
+    }
+    const auto& call = read_again(call_);
+    const auto ended = end_softmax(call, query, all.reference, all.sum);
+    if (lane_ == 0 && place.run == 0) {
+      write_log_sum_exp(call, query, ended);
+    }
+    write_output<Numbers>(call, query, first_dim(place), all.output, ended.factor);
+  }
+
+  [[nodiscard]] PAGEDKV_DEVICE std::size_t place_of(int group, int n) const {
+    return static_cast<std::size_t>(group * merge_run + n * merge_lanes + lane_);
+  }
+
+  PAGEDKV_DEVICE void put(const merged_numbers& from, memory& shared) const {
     if (lane_ == 0) {
-      shared.sums[static_cast<std::size_t>(2 * group_)] = merged.reference[0];
-      shared.sums[static_cast<std::size_t>(2 * group_ + 1)] = merged.sum[0];
+      shared.sums[static_cast<std::size_t>(2 * group_)] = from.reference;
+      shared.sums[static_cast<std::size_t>(2 * group_ + 1)] = from.sum;
     }
     PAGEDKV_UNROLL
-    for (auto j = 0; j < merged_column::chunks; ++j) {
-      PAGEDKV_UNROLL
-      for (auto n = 0; n < merge_numbers; ++n) {
-        const auto dim = merged_column::first_dim(lane_, j) + n;
-        if (dim < HeadDim) {
-          shared.outputs[static_cast<std::size_t>(group_ * HeadDim + dim)] = merged.output[0][j][n];
-        }
-      }
+    for (auto n = 0; n < merge_numbers; ++n) {
+      shared.outputs[place_of(group_, n)] = from.output.values[n];
     }
   }
 
-  PAGEDKV_DEVICE void take(int group, merged_column& into, memory& shared) const {
-    registers<vector<float, merge_numbers>, merged_column::chunks> numbers = {};
+  PAGEDKV_DEVICE void take(int group, merged_numbers& into, memory& shared) const {
+    into.reference = shared.sums[static_cast<std::size_t>(2 * group)];
+    into.sum = shared.sums[static_cast<std::size_t>(2 * group + 1)];
     PAGEDKV_UNROLL
-    for (auto j = 0; j < merged_column::chunks; ++j) {
-      PAGEDKV_UNROLL
-      for (auto n = 0; n < merge_numbers; ++n) {
-        const auto dim = merged_column::first_dim(lane_, j) + n;
-        if (dim < HeadDim) {
-          numbers[j].values[n] = shared.outputs[static_cast<std::size_t>(group * HeadDim + dim)];
-        }
-      }
+    for (auto n = 0; n < merge_numbers; ++n) {
+      into.output.values[n] = shared.outputs[place_of(group, n)];
     }
-    into.add_one(0, shared.sums[static_cast<std::size_t>(2 * group)],
-                 shared.sums[static_cast<std::size_t>(2 * group + 1)], numbers);
   }
 
   const attention_call& call_;
@@ -288,27 +270,30 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(merge_lanes* merge_groups)
     merge_kernel(attention_call call, std::int32_t columns) {
   using merger_type = merger<Numbers, HeadDim, Prefixes>;
   using results_type = typename merger_type::results_type;
+  using place_type = typename merger_type::place_type;
   PAGEDKV_SHARED typename merger_type::memory shared;
   auto own = merger_type(call, columns);
   const auto first = static_cast<std::int32_t>(workgroup_index().x);
   const auto step = static_cast<std::int32_t>(grid_extent().x);
   let_next_kernel_start();
   const auto used_columns = load(&call.plan.counts->used_columns);
-  const auto num_large = load(&call.plan.counts->num_large) * used_columns;
+  const auto num_large = load(&call.plan.counts->num_large) * used_columns * place_type::runs;
   for (auto i = first; i < num_large; i += step) {
-    const auto index = load(call.plan.large + i / used_columns);
+    const auto place = place_type::of(i, used_columns);
+    const auto index = load(call.plan.large + place.merge);
     const auto entry = load_merge(call.plan.merges + index);
-    own.merge_many(entry, results_type::of(call, entry, index), i % used_columns, shared);
+    own.merge_many(entry, results_type::of(call, entry, index), place, shared);
   }
-  const auto num_all = load(&call.plan.counts->num_merges) * used_columns;
+  const auto num_all = load(&call.plan.counts->num_merges) * used_columns * place_type::runs;
   // Starts behind the workgroups that are busy with large merges, because not all of a grid may run at once.
   const auto busy = num_large < step ? num_large : 0;
   const auto rank = first < busy ? first + step - busy : first - busy;
   for (auto i = rank * merge_groups + own.group(); i < num_all; i += step * merge_groups) {
-    const auto entry = load_merge(call.plan.merges + i / used_columns);
-    const auto results = results_type::of(call, entry, i / used_columns);
+    const auto place = place_type::of(i, used_columns);
+    const auto entry = load_merge(call.plan.merges + place.merge);
+    const auto results = results_type::of(call, entry, place.merge);
     if (results.count <= merged_by_group) {
-      own.merge_few(entry, results, i % used_columns);
+      own.merge_few(entry, results, place);
     }
   }
   // One workgroup waits for the other kernel, so that work after this one follows both. Others that merge nothing end

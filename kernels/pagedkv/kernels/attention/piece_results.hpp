@@ -99,38 +99,49 @@ class piece_results {
     }
   }
 
-  /// Writes columns `first`, `first + num_waves` and so on of those of a wave, whose parts as many waves have put where
-  /// `state_of(wave)` is.
-  template <class StateOf>
+  /// Writes columns `first`, `first + num_waves` and so on of those of a wave, whose parts as many waves, at most
+  /// `Waves`, have put where `state_of(wave)` is. Reads of all parts are issued together.
+  template <int Waves, class StateOf>
   PAGEDKV_DEVICE void finish_joined(const attention_walk& walk, std::int32_t first, std::int32_t num_waves,
                                     StateOf state_of) const {
     const auto& call = read_again(call_);
     const auto index = own_columns_.lane % columns_of_wave;
+    registers<softmax_so_far, Waves> parts;
     auto all = softmax_so_far{};
-    PAGEDKV_NO_UNROLL
-    for (auto wave = 0; wave < num_waves; ++wave) {
-      const float reference = state_of(wave)[sums_at(index)];
-      const float sum = state_of(wave)[sums_at(index) + 1];
-      const auto largest = fmaxf(all.reference, reference);
-      all.sum = all.sum * weight(all.reference, largest) + sum * weight(reference, largest);
-      all.reference = largest;
+    PAGEDKV_UNROLL
+    for (auto wave = 0; wave < Waves; ++wave) {
+      parts[wave] = {};
+      if (wave < num_waves) {
+        parts[wave].reference = state_of(wave)[sums_at(index)];
+        parts[wave].sum = state_of(wave)[sums_at(index) + 1];
+      }
+      all.reference = fmaxf(all.reference, parts[wave].reference);
+    }
+    registers<float, Waves> weights;
+    PAGEDKV_UNROLL
+    for (auto wave = 0; wave < Waves; ++wave) {
+      weights[wave] = weight(parts[wave].reference, all.reference);
+      all.sum += parts[wave].sum * weights[wave];
     }
     const auto place = place_of_column(call, walk, own_columns_.first(0) + index, all,
                                        own_columns_.lane == index && index % num_waves == first);
     PAGEDKV_NO_UNROLL
     for (auto column = first; column < columns_of_wave; column += num_waves) {
-      const auto largest = shuffle(all.reference, column, Matrix::lanes);
+      registers<float, Waves> of_column;
+      PAGEDKV_UNROLL
+      for (auto wave = 0; wave < Waves; ++wave) {
+        of_column[wave] = shuffle(weights[wave], column, Matrix::lanes);
+      }
       write_column(call, walk, of_lane(place, column), [&](std::int32_t dim) {
         auto joined = vector<float, 4>{};
-        PAGEDKV_NO_UNROLL
-        for (auto wave = 0; wave < num_waves; ++wave) {
-          const auto from = state_of(wave);
-          const float reference = from[sums_at(column)];
-          const auto factor = weight(reference, largest);
-          const auto numbers = load_shared_vector<4>(from, place_of_number(column, dim));
-          PAGEDKV_UNROLL
-          for (auto i = 0; i < 4; ++i) {
-            joined.values[i] += numbers.values[i] * factor;
+        PAGEDKV_UNROLL
+        for (auto wave = 0; wave < Waves; ++wave) {
+          if (wave < num_waves) {
+            const auto numbers = load_shared_vector<4>(state_of(wave), place_of_number(column, dim));
+            PAGEDKV_UNROLL
+            for (auto i = 0; i < 4; ++i) {
+              joined.values[i] += numbers.values[i] * of_column[wave];
+            }
           }
         }
         return joined;
