@@ -180,11 +180,13 @@ class Monitor(Folder):
 
     def test_what_is_no_source_is_named(self):
         listener = socket.create_server(("127.0.0.1", 0))
+        listener.settimeout(60)  # against hangs only
         self.addCleanup(listener.close)
 
         def answer():
             connection, _ = listener.accept()
             with connection:
+                connection.settimeout(60)
                 connection.recv(1 << 16)
                 connection.sendall(b"no HTTP\r\n\r\n")
 

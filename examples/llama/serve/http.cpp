@@ -56,8 +56,9 @@ refusal unknown(const httplib::Request& request) {
 /// The socket whose other end is the client's; -1 if none is. A handler learns only the addresses of its connection.
 int socket_of(const httplib::Request& request) {
   auto ignored = std::error_code{};
-  for (const auto& each : std::filesystem::directory_iterator("/dev/fd", ignored)) {
-    const auto descriptor = std::atoi(each.path().filename().c_str());
+  auto each = std::filesystem::directory_iterator("/dev/fd", ignored);
+  for (; !ignored && each != std::filesystem::directory_iterator(); each.increment(ignored)) {
+    const auto descriptor = std::atoi(each->path().filename().c_str());
     auto address = sockaddr_storage{};
     auto size = static_cast<socklen_t>(sizeof address);
     auto* const peer = reinterpret_cast<sockaddr*>(&address);

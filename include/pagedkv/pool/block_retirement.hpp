@@ -73,7 +73,8 @@ class step_fence {
   }
 
   [[nodiscard]] bool in_flight() const noexcept { return begun() > retired(); }
-  /// Makes a step that has begun the newest one, unless a later one is. Not called for one that is refused half-way.
+  /// Makes a step that has begun the newest one, unless a later one is. Until then, `newest_open` does not name it. Not
+  /// called for one that is refused half-way.
   void note_newest(step_id step) noexcept { raise(newest_, static_cast<std::uint64_t>(step)); }
   /// The newest step, if it is open; otherwise none.
   [[nodiscard]] step_id newest_open() const noexcept {
