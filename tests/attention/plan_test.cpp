@@ -262,6 +262,38 @@ TEST_CASE("one short sequence is cut so that no share has one tile more, and no 
   }
 }
 
+TEST_CASE("short equal tasks have about three tiles a share, and one without a merge up to three", "[attention_plan]") {
+  for (auto tiles = 1; tiles <= 40; ++tiles) {
+    for (const auto num_rows : {1, 4}) {
+      INFO(num_rows << " rows of " << tiles << " tiles");
+      auto planner = attention_planner(shape_of(1056, 8));
+      REQUIRE(planner.plan(
+          rows_under_test(std::vector<std::int32_t>(static_cast<std::size_t>(num_rows), tiles * 16), 16).batch()));
+      check_plan(planner);
+      CHECK(work_of(planner, 1).most_tiles <= 3);
+      for (const auto& merge : planner.parts().merges) {
+        CHECK(merge.num_partials == (tiles + 2) / 3);
+      }
+      CHECK(planner.parts().merges.empty() == (tiles <= 3));
+    }
+  }
+}
+
+TEST_CASE("shares of two waves have twice as many tiles, and two of them join results", "[attention_plan]") {
+  auto shape = shape_of(528, 8);
+  shape.joined_shares = 2;
+  shape.num_kv_heads = 1;
+  auto planner = attention_planner(shape);
+  REQUIRE(planner.plan(rows_under_test({9000}, 16).batch()));
+  check_plan(planner);
+  CHECK(planner.parts().joined_shares == 2);
+  REQUIRE(planner.parts().merges.size() == 1);
+  CHECK(planner.parts().merges[0].num_partials == 47);
+  const auto work = work_of(planner, 2);
+  CHECK(work.most_tiles == 6);
+  CHECK(std::ranges::count(work.busy_shares, 1) == 0);
+}
+
 TEST_CASE("equal tasks are cut into equal shares, whatever the start of a task counts", "[attention_plan]") {
   auto planner = attention_planner(shape_of(1056, 16));
   REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(16, 1024), 16).batch()));

@@ -20,8 +20,8 @@ namespace pagedkv {
   return shape.kernel == kernel_kind::latent ? attention_task_overhead(shape) : 0;
 }
 
-/// A share has so many tiles at least: reading them takes a wave less time than one more partial result takes to merge.
-/// Twice as many if half as many shares join results.
+/// A share has so many tiles at least, one of equal tasks about so many: reading them takes a wave less time than one
+/// more partial result takes to merge. Where shares are of two waves, half as many of a workgroup join results.
 [[nodiscard]] constexpr std::int64_t fewest_share_tiles(const attention_shape& shape) noexcept {
   return shape.kernel != kernel_kind::waves || shape.split_tokens > 0 ? 1 : (shape.joined_shares == 2 ? 6 : 3);
 }
@@ -30,6 +30,11 @@ namespace pagedkv {
 [[nodiscard]] constexpr std::int64_t most_shares(const attention_shape& shape, std::int64_t num_tiles,
                                                  std::int64_t most) noexcept {
   return std::clamp<std::int64_t>(num_tiles / fewest_share_tiles(shape), 1, most);
+}
+
+/// A task with more shares has partial results that take long to merge.
+[[nodiscard]] constexpr std::int64_t many_shares(const attention_shape& shape) noexcept {
+  return shape.kernel == kernel_kind::latent ? 32 : 20;
 }
 
 namespace detail {
@@ -51,29 +56,28 @@ struct counted_tasks {
 };
 
 /// The shares of each of equal tasks, at most `most` of all. Many are a multiple of those that join results if there is
-/// room for it: a wave that joins none would write a whole result alone.
+/// room for it: a wave that joins none would write a partial result alone.
 [[nodiscard]] inline std::int64_t shares_of_task(const attention_shape& shape, const counted_tasks& tasks,
                                                  std::int64_t most) noexcept {
-  constexpr auto many = 4;
   const auto joined = std::int64_t{shape.joined_shares};
   const auto fewest = fewest_share_tiles(shape);
   const auto each = std::min<std::int64_t>(most / tasks.count, (tasks.num_tiles + fewest - 1) / fewest);
   const auto more = (each + joined - 1) / joined * joined;
-  return each >= many * joined && more * tasks.count <= most ? more : each;
+  return each > many_shares(shape) && more * tasks.count <= most ? more : each;
 }
 
 /// The number of shares, at most `most`. Slightly fewer if then no share ends inside one of several equal tasks: fewer
 /// pieces save more time than the idle waves lose. `num_tiles`: as in `share_attention_tiles`.
 [[nodiscard]] inline std::int64_t choose_num_shares(const attention_shape& shape, const counted_tasks& tasks,
                                                     std::int64_t num_tiles, std::int64_t most) noexcept {
-  const auto busy = most_shares(shape, num_tiles, most);
   if (!tasks.equal) {
-    return busy;
+    return most_shares(shape, num_tiles, most);
   }
+  const auto busy = most_shares(shape, tasks.count * tasks.num_tiles, most);
   const auto tasks_each = (tasks.count + most - 1) / most;
   const auto even = tasks.count <= most             ? shares_of_task(shape, tasks, most) * tasks.count
                     : tasks.count % tasks_each == 0 ? tasks.count / tasks_each
-                                                    : most;
+                                                    : busy;
   return even * 10 >= busy * 9 ? even : busy;
 }
 
@@ -143,7 +147,7 @@ inline void share_whole_tasks(std::span<const attention_row> rows, std::int64_t 
 /// Whether the tasks of the rows have so many shares each that their partial results take long to merge.
 [[nodiscard]] inline bool have_many_shares(const attention_shape& shape, std::span<const attention_row> rows,
                                            std::int64_t num_shares) noexcept {
-  const auto many = shape.kernel == kernel_kind::latent ? 32 : 20;
+  const auto many = many_shares(shape);
   auto num_tasks = std::int64_t{0};
   for (const auto& row : rows) {
     num_tasks += row.num_tasks;
@@ -175,9 +179,8 @@ inline void share_attention_tiles(const attention_shape& shape, std::span<const 
   // If tasks are divided, starts of pieces make no share longer than another.
   const auto counts_starts = piece_overhead > 0 || !detail::are_divided(tasks, num_shares);
   const auto task_overhead = counts_starts ? attention_task_overhead(shape) : 0;
-  const auto all_tiles = piece_overhead > 0
-                             ? num_tiles + piece_overhead * detail::most_starts_inside(tasks, num_shares)
-                             : num_tiles - (counts_starts ? 0 : tasks.count * attention_task_overhead(shape));
+  const auto all_tiles = num_tiles - tasks.count * (attention_task_overhead(shape) - task_overhead) +
+                         piece_overhead * detail::most_starts_inside(tasks, num_shares);
   const auto each = all_tiles / num_shares;
   const auto rest = all_tiles % num_shares;
   auto share = std::size_t{0};
