@@ -10,7 +10,6 @@
 // that a file lists (attention_shapes.hpp); writes the same as JSON to FILE.
 
 #include "attention_shapes.hpp"
-#include "captured_graph.hpp"
 #include "records.hpp"
 #include "timer.hpp"
 
@@ -503,11 +502,11 @@ class bench {
     };
     const auto from = rows_of(queries.data(), view.head_dim);
     const auto to = attention_output<std::uint16_t>{rows_of(output.data(), view.dim_of_values()), nullptr};
-    const auto attend = [&] {
-      backend_.template attend<Element, bfloat16>(view, 0, asked, from, to, {}, stream_.get()).value();
+    const auto attend = [&](runtime::stream stream) {
+      backend_.template attend<Element, bfloat16>(view, 0, asked, from, to, {}, stream).value();
     };
-    const auto seconds = timer_.measure(stream_.get(), attend);
-    const auto in_graph = device_bench::measure_in_graph(timer_, stream_.get(), attend);
+    const auto seconds = timer_.measure(stream_.get(), [&] { attend(stream_.get()); });
+    const auto in_graph = timer_.measure_in_graph(stream_.get(), attend);
     stream_.synchronize().value();
     return {seconds, in_graph, plan_seconds, planner.num_prefixes()};
   }

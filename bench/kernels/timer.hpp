@@ -1,5 +1,7 @@
 #pragma once
 
+#include "../../examples/llama/device/graph.hpp"
+
 #include <pagedkv/device/device.hpp>
 #include <pagedkv/kernels/runtime.hpp>
 
@@ -30,11 +32,11 @@ class timer {
     static_cast<void>(runtime::destroy_event(stop_));
   }
 
-  /// Median seconds over samples of several operations each. On the host, one run that checks the result only.
-  template <class Operation>
+  /// Median seconds over samples of `PerSample` operations each. On the host, one run that checks the result only.
+  template <int PerSample = 4, class Operation>
   [[nodiscard]] double measure(runtime::stream stream, const Operation& operation) const {
     constexpr auto num_samples = on_device ? 15 : 1;
-    constexpr auto per_sample = on_device ? 4 : 1;
+    constexpr auto per_sample = on_device ? PerSample : 1;
     operation();
     auto seconds = std::vector<double>();
     for (auto sample = 0; sample < num_samples; ++sample) {
@@ -50,6 +52,23 @@ class timer {
     }
     std::nth_element(seconds.begin(), seconds.begin() + num_samples / 2, seconds.end());
     return seconds[num_samples / 2];
+  }
+
+  /// The same for an operation of four in a captured graph, of which a sample is one launch. `operation(stream)`
+  /// enqueues one. On the host, which has no graphs, 0.
+  template <class Operation>
+  [[nodiscard]] double measure_in_graph([[maybe_unused]] runtime::stream stream,
+                                        [[maybe_unused]] const Operation& operation) const {
+    if constexpr (on_device) {
+      constexpr auto operations = 4;
+      const auto graph = llama::device::recorded_work([&](runtime::stream recorded) {
+        for (auto i = 0; i < operations; ++i) {
+          operation(recorded);
+        }
+      });
+      return measure<1>(stream, [&] { graph.launch(stream); }) / operations;
+    }
+    return 0;
   }
 
  private:

@@ -7,7 +7,7 @@ as JSON, and may be the first. It is written after each shape; those that come l
 
 Needs FlashInfer, PyTorch and the compilers that FlashInfer builds its kernels with. Blocks are in random order, layout HND,
 bf16, and for decoding also fp8 (e4m3, one scale for all of K and one for all of V); times are medians of 15 samples of 4 calls
-each, and of 15 captured graphs of 4 calls, as in the benchmark. Of each, the fastest of FlashInfer's variants counts; those that
+each, and of 15 launches of a captured graph of 4 calls, as in the benchmark. Of each, the fastest of FlashInfer's variants counts; those that
 refuse a shape are named on stderr.
 """
 
@@ -42,7 +42,7 @@ def median_seconds(torch, operations):
 
 
 def measure(torch, operation):
-    """Seconds of one call, and of one in a captured graph."""
+    """Seconds of one call, and of one in a captured graph; None for that if the calls cannot be captured."""
 
     def calls():
         for _ in range(4):
@@ -52,8 +52,12 @@ def measure(torch, operation):
     torch.cuda.synchronize()
     seconds = median_seconds(torch, calls)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        calls()
+    try:
+        with torch.cuda.graph(graph):
+            calls()
+    except Exception as refused:
+        print(f"# no graph: {type(refused).__name__}: {str(refused)[:200]}", file=sys.stderr)
+        return seconds / 4, None
     graph.replay()
     torch.cuda.synchronize()
     return seconds / 4, median_seconds(torch, graph.replay) / 4
@@ -113,6 +117,10 @@ class Decoding:
         return measure(self.torch, lambda: attention.run(self.queries, self.cache, **self.scales))
 
 
+def microseconds(seconds):
+    return None if seconds is None else round(seconds * 1e6, 2)
+
+
 def fastest(torch, shape, variants, once):
     """The least seconds of a call and in a graph, and the former's variant; None if all refuse."""
     measured = []
@@ -124,8 +132,8 @@ def fastest(torch, shape, variants, once):
         torch.cuda.empty_cache()
     if not measured:
         return None
-    seconds, _, variant = min(measured)
-    return seconds, min(in_graph for _, in_graph, _ in measured), variant
+    seconds, _, variant = min(measured, key=lambda each: each[0])
+    return seconds, min((in_graph for _, in_graph, _ in measured if in_graph is not None), default=None), variant
 
 
 def compare_decoding(torch, flashinfer, ceiling, pairs, workspace):
@@ -145,11 +153,11 @@ def compare_decoding(torch, flashinfer, ceiling, pairs, workspace):
             seconds, in_graph, variant = found
             rate = shape["bytes_per_second"] * shape["microseconds"] / 1e6 / seconds
             theirs |= {
-                "variant": variant, "microseconds": seconds * 1e6, "graph_microseconds": in_graph * 1e6, "bytes_per_second": rate,
+                "variant": variant, "microseconds": seconds * 1e6, "graph_microseconds": microseconds(in_graph), "bytes_per_second": rate,
                 "share_of_ceiling": rate / ceiling,
             }
             print(start + f"| {seconds * 1e6:.1f} | {rate / 1e9:.0f} | {rate / ceiling:.3f} "
-                  f"| {seconds * 1e6 / shape['microseconds']:.2f} | {shape['graph_microseconds']:.1f} | {in_graph * 1e6:.1f} "
+                  f"| {seconds * 1e6 / shape['microseconds']:.2f} | {shape['graph_microseconds']:.1f} | {microseconds(in_graph)} "
                   f"| {variant} |", flush=True)
         yield
 
@@ -207,10 +215,10 @@ def compare_products(torch, flashinfer, pairs, workspace):
             seconds, in_graph, backend = found
             their_rate = rate * shape["microseconds"] / 1e6 / seconds
             theirs |= {
-                "variant": backend, "microseconds": seconds * 1e6, "graph_microseconds": in_graph * 1e6, "operations_per_second": their_rate,
+                "variant": backend, "microseconds": seconds * 1e6, "graph_microseconds": microseconds(in_graph), "operations_per_second": their_rate,
             }
             print(start + f"| {seconds * 1e6:.1f} | {their_rate / 1e12:.1f} | {seconds * 1e6 / shape['microseconds']:.2f} "
-                  f"| {shape['graph_microseconds']:.1f} | {in_graph * 1e6:.1f} |", flush=True)
+                  f"| {shape['graph_microseconds']:.1f} | {microseconds(in_graph)} |", flush=True)
         yield
 
 

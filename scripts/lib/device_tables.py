@@ -277,8 +277,9 @@ def graphs_beside(report):
 
 def in_graph_beside(ours, theirs):
     time = ours["graph_microseconds"]
+    lacks = theirs["variant"] if theirs["microseconds"] is None else "no graph"
     their = {"peer_us": lambda times: time * times, "times": float}
-    return {"us": time} | beside(time, theirs["graph_microseconds"], theirs["variant"], **their)
+    return {"us": time} | beside(time, theirs["graph_microseconds"], lacks, **their)
 
 
 def products_beside(report):

@@ -79,7 +79,7 @@ class PeersTest(unittest.TestCase):
 
     def test_flashinfers_file_has_what_was_measured_before_it_was_cut_off(self):
         class Decoding:
-            variants = ("only",)
+            variants = ("calls", "graphs")
 
             def __init__(self, torch, flashinfer, shape, workspace):
                 self.shape = shape
@@ -89,7 +89,7 @@ class PeersTest(unittest.TestCase):
                     raise KeyboardInterrupt
                 if self.shape["element"] == "float8_e4m3":
                     raise ValueError("no fp8")
-                return 2e-6, 1e-6
+                return (2e-6, None) if variant == "calls" else (3e-6, 1e-6)
 
         def shape(name, element):
             figures = {"microseconds": 1.0, "graph_microseconds": 0.5, "bytes_per_second": 4e12, "share_of_ceiling": 0.8}
@@ -110,7 +110,7 @@ class PeersTest(unittest.TestCase):
         figures = ("shape", "element", "variant", "microseconds", "graph_microseconds", "share_of_ceiling")
         found = [tuple(each[figure] for figure in figures) for each in both["results"][4:]]
         expected = [
-            ("fast", "bfloat16", "only", 2.0, 1.0, 0.4),
+            ("fast", "bfloat16", "calls", 2.0, 1.0, 0.4),
             ("fast", "float8_e4m3", "refuses", None, None, None),
             ("slow", "bfloat16", "not measured", None, None, None),
         ]
