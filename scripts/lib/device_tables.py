@@ -97,10 +97,7 @@ COLUMNS = {
     ),
     "device_graphs": (
         ["batch", "query/KV heads", "numbers", "block"],
-        {
-            f"{ELEMENTS[element]}: pagedkv, FlashInfer, times as long": [f"{element}_{figure}" for figure in ("us", "peer_us", "times")]
-            for element in ("bfloat16", "float8_e4m3")
-        },
+        {"pagedkv": ["us"], "FlashInfer": ["peer_us"], "times as long": ["times"]},
     ),
     "device_prompts": (
         ["batch", "query/KV heads"],
@@ -113,12 +110,7 @@ COLUMNS = {
     ),
     "device_flashinfer_products": (
         ["batch", "query/KV heads"],
-        {
-            "TFLOP/s": ["tera"],
-            "FlashInfer's": ["peer_tera"],
-            "times as long": ["times"],
-            "in graphs: pagedkv, FlashInfer, times as long": ["graph_us", "graph_peer_us", "graph_times"],
-        },
+        {"TFLOP/s": ["tera"], "FlashInfer's": ["peer_tera"], "times as long": ["times"]},
     ),
     "device_lists": (
         ["batch", "element"],
@@ -269,17 +261,14 @@ def decoding_beside(report):
 
 def graphs_beside(report):
     rows = {}
-    for ours, theirs in pairs(report["results"], ("bfloat16", "float8_e4m3")):
-        figures = in_graph_beside(ours, theirs) if theirs else {"us": ours["graph_microseconds"]}
-        rows.setdefault(name_of_decoding(ours), {}).update({f"{ours['element']}_{name}": figure for name, figure in figures.items()})
+    for ours, theirs in pairs(report["results"], ("bfloat16",)):
+        time = ours["graph_microseconds"]
+        rows[name_of_decoding(ours)] = {"us": time}
+        if theirs:
+            lacks = theirs["variant"] if theirs["microseconds"] is None else "no graph"
+            their = {"peer_us": lambda times: time * times, "times": float}
+            rows[name_of_decoding(ours)] |= beside(time, theirs["graph_microseconds"], lacks, **their)
     return rows
-
-
-def in_graph_beside(ours, theirs):
-    time = ours["graph_microseconds"]
-    lacks = theirs["variant"] if theirs["microseconds"] is None else "no graph"
-    their = {"peer_us": lambda times: time * times, "times": float}
-    return {"us": time} | beside(time, theirs["graph_microseconds"], lacks, **their)
 
 
 def products_beside(report):
@@ -290,7 +279,6 @@ def products_beside(report):
         if theirs:
             their = {"peer_tera": lambda times: rate / times, "times": float}
             rows[name_of(ours)] |= beside(ours["microseconds"], theirs["microseconds"], theirs["variant"], **their)
-            rows[name_of(ours)] |= {f"graph_{name}": figure for name, figure in in_graph_beside(ours, theirs).items()}
     return rows
 
 
