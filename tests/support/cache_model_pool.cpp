@@ -122,7 +122,7 @@ void cache_model::withdraw(const model_sequence& s) {
     expect(count.error().code == error_code::in_use, "withdraw said: " + count.error().message());
     return;
   }
-  const bool may_withdraw = steps_.contains(steps_.last());
+  const bool may_withdraw = steps_.has_newest();
   expect(*count == 0 || may_withdraw, "withdrawn without an open step");
   const auto again = cache_.withdraw(s.id);
   expect(again && *again == 0, "a block was withdrawn twice");
@@ -137,8 +137,8 @@ void cache_model::withdraw(const model_sequence& s) {
 /// A truncation may have hidden what was published ahead of a launch. The model does not know how much.
 void cache_model::follow_hiding(const model_sequence& s, std::int64_t keep) {
   const auto num_hidden = cache_.statistics().invalidations - expected_.invalidations;
-  expect(num_hidden == 0 || steps_.contains(steps_.last()), "hidden without an open step");
-  if (num_hidden == 0 && !(kind_.has_groups && steps_.contains(steps_.last()))) {
+  expect(num_hidden == 0 || steps_.has_newest(), "hidden without an open step");
+  if (num_hidden == 0 && !(kind_.has_groups && steps_.has_newest())) {
     return;  // with groups, nodes may go whose blocks stay
   }
   expected_.invalidations += num_hidden;

@@ -33,6 +33,8 @@ class open_steps {
   [[nodiscard]] bool is_full() const { return !empty() && last_ + 1 - steps_.begin()->first >= most; }
   [[nodiscard]] bool contains(step_id step) const { return steps_.contains(static_cast<std::uint64_t>(step)); }
   [[nodiscard]] step_id last() const noexcept { return step_id{last_}; }
+  /// Whether the step that began last is in flight. One that was refused has not begun.
+  [[nodiscard]] bool has_newest() const { return steps_.contains(newest_); }
   [[nodiscard]] step_id at(std::size_t index) const {
     return step_id{std::next(steps_.begin(), static_cast<std::ptrdiff_t>(index))->first};
   }
@@ -40,6 +42,7 @@ class open_steps {
   /// Begins the step behind the last one, which uses these sequences; perhaps every other block in use as well.
   void begin(std::span<const model_sequence* const> used, bool everything) {
     auto& step = steps_[++last_];
+    newest_ = last_;
     last_of_everything_ = everything ? last_ : last_of_everything_;
     for (const auto* const s : used) {
       for (std::size_t g = 0; g < s->tables.size(); ++g) {
@@ -140,7 +143,8 @@ class open_steps {
   };
 
   std::map<std::uint64_t, open_step> steps_;
-  std::uint64_t last_ = 0;
+  std::uint64_t last_ = 0;    // number taken
+  std::uint64_t newest_ = 0;  // number of a step that began
   std::uint64_t last_of_everything_ = 0;
   std::map<block_id, fence> fences_;
 };
