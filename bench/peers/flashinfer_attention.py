@@ -7,8 +7,8 @@ as JSON, and may be the first. It is written after each shape; those that come l
 
 Needs FlashInfer, PyTorch and the compilers that FlashInfer builds its kernels with. Blocks are in random order, layout HND,
 bf16, and for decoding also fp8 (e4m3, one scale for all of K and one for all of V); times are medians of 15 samples of 4 calls
-each, and of 15 launches of a captured graph of 4 calls, as in the benchmark. Of each, the fastest of FlashInfer's variants counts; those that
-refuse a shape are named on stderr.
+each, and of 15 launches of a captured graph of 4 calls, as in the benchmark. Of each, the fastest of FlashInfer's variants
+counts; those that refuse a shape are named on stderr.
 """
 
 import itertools
