@@ -21,10 +21,13 @@ namespace pagedkv {
 }
 
 /// A share has so many tiles at least, one of equal tasks about so many: reading them takes a wave less time than one
-/// more partial result takes to merge. Where shares are of two waves, half as many of a workgroup join results.
+/// more partial result takes to merge. Kernels that join results have two tiles on the way from the start.
 [[nodiscard]] constexpr std::int64_t fewest_share_tiles(const attention_shape& shape) noexcept {
-  return shape.kernel != kernel_kind::waves || shape.split_tokens > 0 ? 1 : (shape.joined_shares == 2 ? 6 : 3);
+  return shape.kernel != kernel_kind::waves || shape.split_tokens > 0 ? 1 : (shape.joined_shares > 1 ? 2 : 3);
 }
+
+/// Reading a share of so many tiles takes longer than merging its result.
+inline constexpr std::int64_t tiles_of_long_share = 8;
 
 /// The most shares that have as many.
 [[nodiscard]] constexpr std::int64_t most_shares(const attention_shape& shape, std::int64_t num_tiles,
@@ -55,30 +58,42 @@ struct counted_tasks {
   }
 };
 
-/// The shares of each of equal tasks, at most `most` of all. Many are a multiple of those that join results if there is
-/// room for it: a wave that joins none would write a partial result alone.
+/// Tiles of the largest of so many shares.
+[[nodiscard]] constexpr std::int64_t largest_share(std::int64_t num_tiles, std::int64_t num_shares) noexcept {
+  return (num_tiles + num_shares - 1) / num_shares;
+}
+
+/// The shares of each of equal tasks, at most `most` of all. Where shares join results, short ones are as few as have no
+/// more tiles each. Many are a multiple of those that join results if there is room for it: a wave that joins none would
+/// write a partial result alone.
 [[nodiscard]] inline std::int64_t shares_of_task(const attention_shape& shape, const counted_tasks& tasks,
                                                  std::int64_t most) noexcept {
   const auto joined = std::int64_t{shape.joined_shares};
   const auto fewest = fewest_share_tiles(shape);
-  const auto each = std::min<std::int64_t>(most / tasks.count, (tasks.num_tiles + fewest - 1) / fewest);
+  auto each = std::min<std::int64_t>(most / tasks.count, (tasks.num_tiles + fewest - 1) / fewest);
+  if (const auto tiles = largest_share(tasks.num_tiles, each); joined > 1 && tiles < tiles_of_long_share) {
+    each = (tasks.num_tiles + tiles - 1) / tiles;
+  }
   const auto more = (each + joined - 1) / joined * joined;
   return each > many_shares(shape) && more * tasks.count <= most ? more : each;
 }
 
-/// The number of shares, at most `most`. Slightly fewer if then no share ends inside one of several equal tasks: fewer
-/// pieces save more time than the idle waves lose. `num_tiles`: as in `share_attention_tiles`.
+/// The number of shares, at most `most`. Slightly fewer, or as few as join results and are no larger, if then no share
+/// ends inside one of several equal tasks: fewer pieces save more time than the idle waves lose. `num_tiles`: as in
+/// `share_attention_tiles`.
 [[nodiscard]] inline std::int64_t choose_num_shares(const attention_shape& shape, const counted_tasks& tasks,
                                                     std::int64_t num_tiles, std::int64_t most) noexcept {
   if (!tasks.equal) {
     return most_shares(shape, num_tiles, most);
   }
-  const auto busy = most_shares(shape, tasks.count * tasks.num_tiles, most);
+  const auto all_tiles = tasks.count * tasks.num_tiles;
+  const auto busy = most_shares(shape, all_tiles, most);
   const auto tasks_each = (tasks.count + most - 1) / most;
   const auto even = tasks.count <= most             ? shares_of_task(shape, tasks, most) * tasks.count
                     : tasks.count % tasks_each == 0 ? tasks.count / tasks_each
                                                     : busy;
-  return even * 10 >= busy * 9 ? even : busy;
+  const auto as_short = shape.joined_shares > 1 && largest_share(all_tiles, even) <= largest_share(all_tiles, busy);
+  return as_short || even * 10 >= busy * 9 ? even : busy;
 }
 
 /// Whether no share has parts of two of the tasks, nor one more task than others.
@@ -157,9 +172,6 @@ inline void share_whole_tasks(std::span<const attention_row> rows, std::int64_t 
   }
   return true;
 }
-
-/// Reading a share of so many tiles takes longer than merging its result.
-inline constexpr std::int64_t tiles_of_long_share = 8;
 
 /// Divides the tiles of all tasks of the rows, which with their overhead are `num_tiles`, among all `shares` but the
 /// last. That one, and those that remain empty, start after the last row. Linear in the number of rows and shares.

@@ -150,21 +150,25 @@ PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(Shares* waves_of_share(HeadDim, Tiles)
     const auto own_share = wave / parts::waves;  // of the workgroup
     const auto of_share = wave % parts::waves;
     const auto share = static_cast<std::int32_t>(workgroup_index().x) * Shares + own_share;
-    // First, because only after this call may the kernel read results of the previous kernel and overwrite its inputs.
-    wait_for_previous_kernel();
-    let_next_kernel_start();
     const auto last = call.plan.num_shares - 1;
     if (!parts::joins && share > last) {
       return;
     }
     auto walk = attention_walk(call, share < last ? share : last);
     walk.done = walk.done || share > last;  // a barrier needs all waves
+    const auto shares_join = parts::joins && call.plan.joined_shares > 1 && load(&call.plan.counts->joined_shares) > 1;
+    // Only after this call may the kernel read results of the previous kernel and overwrite its inputs. Plans are
+    // complete earlier.
+    wait_for_previous_kernel();
+    let_next_kernel_start();
     auto reader = typename parts::reader(call, block_size, walk, own_share * parts::share_bytes, wave, lane);
     auto state = typename parts::state(call, lane, of_share);
-    const auto shares_join = parts::joins && call.plan.joined_shares > 1 && load(&call.plan.counts->joined_shares) > 1;
     const auto joins = shares_join && walk.is_part_of_task();
-    while (!walk.done) {
+    for (auto is_first = true; !walk.done; is_first = false) {
       state.begin(walk);
+      if (is_first) {
+        reader.start();  // not before: the queries are read while the blocks are looked up
+      }
       add_tiles(call, walk, reader, state);
       if (joins) {
         break;

@@ -502,12 +502,12 @@ template <class Element, class Numbers, class Matrix>
 PAGEDKV_KERNEL void PAGEDKV_LAUNCH_BOUNDS(most_latent_lanes<Element>, 1)
     latent_attend_kernel(attention_call call, divider<std::int32_t> block_size, std::int32_t columns) {
   if constexpr (Matrix::unit::available) {
-    wait_for_previous_kernel();
-    let_next_kernel_start();
     const auto workgroup = latent_workgroup(columns);
 #if defined(PAGEDKV_HAS_WARPGROUP_PRODUCTS)
     attend_latent_in_warpgroups<Element, Numbers>(call, block_size, workgroup);
 #else
+    wait_for_previous_kernel();
+    let_next_kernel_start();
     using shape = expanded_latent_shape<Element, Matrix>;
     PAGEDKV_SHARED typename shape::memory shared;
     const auto own = workgroup.index() * latent_columns;

@@ -18,6 +18,8 @@ template <int N>
   return load_vector<N>(from);
 }
 
+PAGEDKV_DEVICE inline void issue_loads() {}
+
 [[nodiscard]] PAGEDKV_DEVICE inline float power_of_two(float exponent) { return exp2f(exponent); }
 [[nodiscard]] PAGEDKV_DEVICE inline float binary_logarithm(float number) { return log2f(number); }
 

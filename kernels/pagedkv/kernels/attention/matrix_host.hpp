@@ -19,6 +19,8 @@ template <int N>
   return load_vector<N>(from);
 }
 
+inline void issue_loads() {}
+
 [[nodiscard]] inline float power_of_two(float exponent) { return std::exp2(exponent); }
 [[nodiscard]] inline float binary_logarithm(float number) { return std::log2(number); }
 

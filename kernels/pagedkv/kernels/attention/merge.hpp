@@ -96,7 +96,7 @@ struct merged_numbers {
  private:
   /// Zero where no token was covered; a sum that is NaN makes the whole result NaN.
   [[nodiscard]] PAGEDKV_DEVICE float weight_in(float largest) const {
-    return sum == 0.0F ? 0.0F : exp2f(reference - largest);
+    return sum == 0.0F ? 0.0F : power_of_two(reference - largest);
   }
 };
 
@@ -200,11 +200,12 @@ class merger {
   }
 
   /// Adds `Batch` results, `step` apart, from `first` on. All reads are issued together; past the end, the first result
-  /// is read again.
+  /// is read again, and past the row its first numbers.
   template <int Batch>
   PAGEDKV_DEVICE void add(merged_numbers& to, const results_type& results, std::int32_t first, std::int32_t step,
                           const place_type& place) const {
-    const auto dim = first_dim(place);
+    const auto own = first_dim(place);
+    const auto dim = own < call_.output.dim ? own : 0;
     registers<merged_numbers, Batch> parts;
     PAGEDKV_UNROLL
     for (auto b = 0; b < Batch; ++b) {
@@ -212,10 +213,13 @@ class merger {
       const auto at = results.at(call_, exists ? first + b * step : first, columns_, place.column);
       const auto sums = load_fresh<2>(call_.partial_sums + 2 * at);
       parts[b].reference = sums.values[0];
-      parts[b].sum = exists ? sums.values[1] : 0.0F;
-      if (dim < call_.output.dim) {
-        parts[b].output = load_fresh<merge_numbers>(call_.partials + at * call_.partial_stride + dim);
-      }
+      parts[b].sum = sums.values[1];
+      parts[b].output = load_fresh<merge_numbers>(call_.partials + at * call_.partial_stride + dim);
+    }
+    issue_loads();
+    PAGEDKV_UNROLL
+    for (auto b = 0; b < Batch; ++b) {
+      parts[b].sum = first + b * step < results.count ? parts[b].sum : 0.0F;
     }
     to.add(parts);
   }

@@ -155,11 +155,18 @@ class tile_reader {
 
   tiles_type tiles;
 
-  /// `first_byte`: of the share's shared memory; `wave`: of the workgroup.
+  /// Looks up the first blocks. `first_byte`: of the share's shared memory; `wave`: of the workgroup.
   PAGEDKV_DEVICE tile_reader(const attention_call& call, const divider<std::int32_t>& block_size,
                              const attention_walk& walk, int first_byte, int wave, int lane)
       : tiles(first_byte, wave, lane), call_(call), block_size_(block_size), walk_(walk), lane_(lane) {
     begin_piece();
+    if (!walk_.done && has_whole_tiles()) {
+      look_up_batch();
+    }
+  }
+
+  /// Reads the first tiles ahead.
+  PAGEDKV_DEVICE void start() {
     for (auto i = 0; i < tiles.depth; ++i) {
       read_next();
     }
@@ -241,17 +248,26 @@ class tile_reader {
     return found;
   }
 
+  [[nodiscard]] PAGEDKV_DEVICE bool has_whole_tiles() const {
+    return read_again(call_).view.block_size % attention_tile == 0;
+  }
+
+  /// Lane i of the wave looks up the block of the i-th tile from the next one on.
+  PAGEDKV_DEVICE void look_up_batch() {
+    batch_ = walk_.tile;
+    const auto tile = walk_.row.first_tile + walk_.tile + lane_;
+    batch_location_ = read_again(call_).lists.exist() ? look_up_listed(tile) : look_up(tile * attention_tile);
+  }
+
   PAGEDKV_DEVICE void read_tile() {
     const auto tile = walk_.row.first_tile + walk_.tile;
     const auto first_token = tile * attention_tile;
     // With scales or long rows, the scalar registers of some devices do not suffice for strides and offsets, too.
     const auto& call = shape::scaled || HeadDim > 128 ? read_again(call_) : call_;
     const auto& view = call.view;
-    if (view.block_size % attention_tile == 0) {
+    if (has_whole_tiles()) {
       if (walk_.tile >= batch_ + Matrix::lanes || walk_.tile < batch_) {
-        batch_ = walk_.tile;
-        batch_location_ = read_again(call_).lists.exist() ? look_up_listed(tile + lane_)
-                                                          : look_up(first_token + lane_ * attention_tile);
+        look_up_batch();
       }
       const auto block = shuffle(batch_location_.block, walk_.tile - batch_, Matrix::lanes);
       const auto seen_from = read_again(call_).lists.exist()

@@ -264,11 +264,16 @@ PAGEDKV_DEVICE void attend_latent_in_warpgroups(const attention_call& call, cons
   const auto of_products = index - shape::producers * warpgroup_lanes;
   if (of_products >= 0) {
     take_registers<lane_registers::of_products>();
+    wait_for_previous_kernel();
     latent_consumer<Element, Numbers>(call, of_products).attend();
   } else if (index < warpgroup_lanes) {
     give_registers<lane_registers::of_copies>();
     auto producer = latent_producer<Element, Numbers>(call, block_size, index);
-    for (auto walk = attention_walk(call, workgroup.share()); !walk.done; walk.next_piece()) {
+    auto walk = attention_walk(call, workgroup.share());
+    // Plans are complete earlier than other inputs.
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+    for (; !walk.done; walk.next_piece()) {
       producer.copy(workgroup.part_of(walk));
     }
     producer.end();
