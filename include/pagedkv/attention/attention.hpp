@@ -104,7 +104,8 @@ struct attention_shape {
 };
 
 /// How a device divides the work on a batch into shares, made by `attention_planner`, and working memory. Pointers are
-/// memory that the backend reads and writes. Host backends need neither.
+/// memory that the backend reads and writes. Host backends need neither. Words are complete before the kernel that
+/// precedes a call on its stream starts, as after a copy: the call may read them before that kernel has ended.
 struct attention_plan {
   attention_shape shape;
   const std::byte* words = nullptr;  // `attention_planner::bytes`
