@@ -366,6 +366,18 @@ TEST_CASE("answers that belong to nothing fail their values", "[redis]") {
   }
 }
 
+TEST_CASE("a value is stored only when the store says so", "[redis]") {
+  const auto answer = GENERATE(values<std::string>(
+      {":1\r\n", "$-1\r\n", "$2\r\nOK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n", "-ERR no\r\n", "+OKAY\r\n"}));
+  CAPTURE(answer);
+  const auto store = fake_store{fake_store::greeting([&](const words&) { return answer; })};
+  auto client = redis_client{config_of(store.url())};
+  REQUIRE(client.num_connections() == 1);
+  auto values = remote_values{3, 100};
+  CHECK(values.set(client) == 0);
+  CHECK(values.num(transfer_outcome::failed) == values.size());
+}
+
 TEST_CASE("random answers give no value of another size", "[redis][random]") {
   const auto seed = Catch::getSeed();
   CAPTURE(seed);

@@ -455,13 +455,11 @@ class redis_pipeline {
       redirect(request, answer);
       return true;
     }
-    if (batch.verb == redis_verb::set) {
-      outcome = transfer_outcome::done;
-      return answer.is_status("OK");
-    }
-    if (batch.verb == redis_verb::unlink) {
-      outcome = answer.type == REDIS_REPLY_INTEGER ? transfer_outcome::done : transfer_outcome::failed;
-      return answer.type == REDIS_REPLY_INTEGER;
+    if (batch.verb != redis_verb::get) {
+      const auto is_set = batch.verb == redis_verb::set;
+      const auto done = is_set ? answer.is_status("OK") : answer.type == REDIS_REPLY_INTEGER;
+      outcome = done ? transfer_outcome::done : transfer_outcome::failed;
+      return done;
     }
     if (answer.type != REDIS_REPLY_NIL && answer.type != REDIS_REPLY_STRING) {
       return false;
