@@ -6,6 +6,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -151,4 +152,32 @@ TEST_CASE("redirections that go round in a circle end", "[redis]") {
   CHECK(values.get(client) == 0);
   CHECK(values.num(transfer_outcome::failed) == values.size());
   CHECK(client.num_connections() == 2);
+}
+
+TEST_CASE("slots that no node had are found when one has them", "[redis]") {
+  auto port = std::uint16_t{0};
+  auto num_slots = std::atomic<int>{8'192};
+  const auto store = fake_store{[&](const words& command) -> std::optional<std::string> {
+    if (command[0] == "PING") {
+      return "+PONG\r\n";
+    }
+    if (command[0] == "CLUSTER") {
+      return "*1\r\n*3\r\n:0\r\n:" + std::to_string(num_slots.load() - 1) +
+             "\r\n*2\r\n$9\r\n127.0.0.1\r\n:" + std::to_string(port) + "\r\n";
+    }
+    return "+OK\r\n";
+  }};
+  port = store.port();
+  auto client = redis_client{config_of(store.url())};
+  REQUIRE(client.num_connections() == 1);
+  auto values = remote_values{20, 100};
+  auto num_known = std::size_t{0};
+  for (auto i = std::size_t{0}; i < values.size(); ++i) {
+    num_known += redis_slot(values.key(i)) < 8'192 ? 1U : 0U;
+  }
+  REQUIRE(num_known < values.size());
+  CHECK(values.set(client) == num_known);
+  CHECK(values.num(transfer_outcome::failed) == values.size() - num_known);
+  num_slots = static_cast<int>(num_redis_slots);
+  repeat_until_done([&] { return values.set(client); }, values.size());
 }

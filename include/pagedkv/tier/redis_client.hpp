@@ -382,7 +382,9 @@ class redis_client {
     void transfer(const detail::redis_batch& batch, time_point deadline) {
       adopt_news();
       for (auto i = std::size_t{0}; i < batch.values.size(); ++i) {
-        queue(topology.node_of(batch.values[i].key), {i, 0, false});
+        const auto node = topology.node_of(batch.values[i].key);
+        is_stale = is_stale || node == detail::redis_topology::no_node;
+        queue(node, {i, 0, false});
       }
       for_each_busy([&](auto& pipeline) { return pipeline.send(batch); });
       while (await_sockets(deadline)) {
@@ -512,7 +514,7 @@ class redis_client {
     std::vector<std::optional<detail::redis_pipeline>> pipelines;  // for each node; empty without a connection
     std::vector<pollfd> polled;
     std::vector<std::size_t> polled_nodes;
-    bool is_stale = false;  // slots have moved
+    bool is_stale = false;  // slots have moved, or no node had one
     detail::redis_connector connector;
   };
 
