@@ -15,12 +15,14 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -31,9 +33,12 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 using namespace pagedkv;
@@ -321,6 +326,33 @@ TEST_CASE("files are made and changed all together, or not at all", "[tier]") {
       return is_right && std::ssize(contents_of(paths[1])) == bytes_for(format, 15);
     }));
   }
+}
+
+TEST_CASE("a file that is removed while a tier waits for its lock is made anew", "[tier]") {
+  const auto folder = temporary_folder{};
+  const auto format = testing::small_record_format();
+  const auto path = folder.file("a");
+  const auto num_opened = [&] {
+    return std::ranges::count_if(std::filesystem::directory_iterator{"/proc/self/fd"}, [&](const auto& each) {
+      auto failed = std::error_code{};
+      return std::filesystem::read_symlink(each.path(), failed) == path;
+    });
+  };
+  auto holder = std::optional{detail::file_descriptor{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, S_IRWXU)}};
+  REQUIRE(::flock(holder->number(), LOCK_EX) == 0);
+  auto made = std::optional<result<file_tier>>{};
+  {
+    const auto waiting = std::jthread{
+        [&] { made.emplace(file_tier::create({path}, bytes_for(format, 10), format, {.timeout = no_hurry})); }};
+    while (num_opened() < 2) {
+      std::this_thread::yield();
+    }
+    CHECK(std::filesystem::remove(path));
+    holder.reset();
+  }
+  CHECK(made->has_value());
+  CHECK(std::filesystem::exists(path));
+  CHECK(file_tier::create({path}, bytes_for(format, 10), format, {.timeout = soon}).error().code == error_code::in_use);
 }
 
 TEST_CASE("a file without the right to it is refused", "[tier]") {

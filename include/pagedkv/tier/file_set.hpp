@@ -88,15 +88,17 @@ class preallocated_file {
   /// Opens a file with this header, or makes one, and locks it. Changes no bytes.
   [[nodiscard]] result<void> open(const std::string& path, std::span<const std::byte> header,
                                   std::chrono::nanoseconds patience) noexcept {
-    is_new_ = ::access(path.c_str(), F_OK) != 0;
-    if (auto locked = open_and_lock(path, patience); !locked) {
-      is_new_ = is_new_ && locked.error().code != error_code::in_use;  // another process has made it meanwhile
-      return locked;
-    }
     struct stat about {};
-    if (::fstat(descriptor(), &about) != 0) {
-      return system_error("querying a file of a tier", errno);
-    }
+    do {  // the holder of the lock may have removed the file since it was opened
+      is_new_ = ::access(path.c_str(), F_OK) != 0;
+      if (auto locked = open_and_lock(path, patience); !locked) {
+        is_new_ = is_new_ && locked.error().code != error_code::in_use;  // another process has made it meanwhile
+        return locked;
+      }
+      if (::fstat(descriptor(), &about) != 0) {
+        return system_error("querying a file of a tier", errno);
+      }
+    } while (about.st_nlink == 0);
     if (!S_ISREG(about.st_mode)) {
       return error{error_code::invalid_argument, "type of a tier's file, which is not regular,",
                    about.st_mode & S_IFMT};
