@@ -775,7 +775,8 @@ typedef struct pagedkv_session_options {
   const pagedkv_run* contents; /* all of the sequence, where blocks were dropped; NULL: the cache has it */
 } pagedkv_session_options;
 
-/* Saves a sequence to a file, and waits for that. */
+/* Saves a sequence to a file, and waits for that. During this call and the next two, no thread calls pagedkv_compact or
+ * pagedkv_resize, which move blocks. */
 int pagedkv_save_sequence(pagedkv_cache* cache, pagedkv_sequence sequence, const char* path,
                           const pagedkv_session_options* options, pagedkv_stream* stream);
 int pagedkv_restore_sequence(pagedkv_cache* cache, const char* path, const pagedkv_session_options* options,

@@ -100,7 +100,8 @@ template <class Cache>
 /// Starts a sequence as it was offered: shares what the cache has already, copies other blocks from `from`, the other
 /// cache's storage as this device reaches it, on `stream`, and commits as far as the offered one was. K/V of the
 /// offered sequence must be written ahead of `stream`; the call does not wait for the copy. A sequence of a `kv_cache`
-/// whose first blocks were dropped publishes nothing, then or later.
+/// whose first blocks were dropped publishes nothing, then or later. Neither `compact` nor `resize` of the two caches
+/// may move blocks meanwhile.
 ///
 /// Errors: `invalid_argument` for an offer of another format; those of `create_sequence`; `backend_failure`;
 /// `out_of_memory`. Then the cache is as it was.

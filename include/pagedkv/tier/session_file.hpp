@@ -329,7 +329,8 @@ template <class Cache, class Memory>
 /// Saves a sequence of any cache to a file, which appears when it is complete and on the disk:
 /// tokens, keys, salt, options, and all blocks that it holds, those of its state included; where layers differ, also
 /// cached blocks that the longest hit of its tokens needs, if the cache has room for a pin, which holds them meanwhile.
-/// K/V must be written ahead of `stream`; the call waits for that. Nothing else may change the sequence meanwhile.
+/// K/V must be written ahead of `stream`; the call waits for that. Nothing else may change the sequence meanwhile, or
+/// move its blocks, as `compact` and `resize` do.
 ///
 /// Errors: `invalid_argument` while tokens of the prompt are still to be appended, and for `contents` that are not the
 /// sequence's, or missing where blocks were dropped; those of `describe`; `backend_failure` with the system's words;
@@ -346,7 +347,8 @@ template <class Cache, allocator Memory = host_allocator>
 /// Starts a sequence as it was saved, in a cache of the same shape, element and model: shares what is cached already,
 /// loads the rest into blocks of its own, and commits as far as the saved one was, which publishes full blocks. Returns
 /// when K/V is there. It takes blocks for all tokens, and gives those behind windows back. A sequence of a `kv_cache`
-/// whose first blocks were dropped publishes nothing, then or later.
+/// whose first blocks were dropped publishes nothing, then or later. Neither `compact` nor `resize` may move blocks
+/// meanwhile.
 ///
 /// Reads the file twice, or three times with a saved state: before it takes anything from the cache, all of it has been
 /// verified. After a failure of the backend, the tokens up to the saved state may stay cached. Errors:
