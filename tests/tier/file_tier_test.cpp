@@ -124,6 +124,20 @@ TEMPLATE_TEST_CASE("records are longer than requests", "[tier]", uring_files, th
   CHECK(batch.num_served() == 9);
 }
 
+TEMPLATE_TEST_CASE("the longest timeout of files is no limit", "[tier]", uring_files, thread_files) {
+  const auto folder = temporary_folder{};
+  const auto records = known_records{testing::small_record_format()};
+  const auto options = file_tier_options{.queue_depth = 2, .timeout = std::chrono::nanoseconds::max()};
+  auto tier =
+      basic_file_tier<TestType>::create({folder.file("a")}, bytes_for(records.format(), 50), records.format(), options)
+          .value();
+  auto some = conformance_batch{records, numbers_from(0, 50)};
+  some.write(tier);
+  CHECK(std::ranges::count(some.outcomes(), transfer_outcome::done) == 50);
+  some.read(tier);
+  CHECK(std::ranges::count(some.outcomes(), transfer_outcome::done) == 50);
+}
+
 TEST_CASE("io_uring executes a request before anybody waits for it", "[tier]") {
   const auto engine = uring_files::create(1).value();
   auto ends = std::array<int, 2>{};

@@ -366,6 +366,15 @@ TEST_CASE("answers that belong to nothing fail their values", "[redis]") {
   }
 }
 
+TEST_CASE("the longest time to connect is no limit", "[redis]") {
+  const auto store = fake_store{fake_store::greeting([](const words&) { return "+OK\r\n"; })};
+  auto config = config_of(store.url());
+  config.connect_timeout = std::chrono::milliseconds::max();
+  auto client = redis_client{config};
+  CHECK(client.num_connections() == 1);
+  CHECK(client.failure() == "");
+}
+
 TEST_CASE("a value is stored only when the store says so", "[redis]") {
   const auto answer = GENERATE(values<std::string>(
       {":1\r\n", "$-1\r\n", "$2\r\nOK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n", "-ERR no\r\n", "+OKAY\r\n"}));

@@ -80,6 +80,23 @@ TEST_CASE("a tier over a map conforms, in whole values and in parts", "[remote_t
   }
 }
 
+TEST_CASE("the longest timeout is no limit", "[remote_tier]") {
+  struct punctual_client : map_client {
+    void set_many(std::span<const remote_value> batch, std::span<transfer_outcome> outcomes,
+                  time_point deadline) noexcept {
+      map_client::set_many(batch, outcomes, deadline);
+      if (std::chrono::steady_clock::now() >= deadline) {
+        std::ranges::fill(outcomes, transfer_outcome::failed);
+      }
+    }
+  };
+  const auto records = known_records{small_record_format()};
+  auto tier = remote_tier{punctual_client{}, records.format(), {.timeout = std::chrono::milliseconds::max()}};
+  auto some = conformance_batch{records, numbers_from(1, 5)};
+  some.write(tier);
+  CHECK(std::ranges::count(some.outcomes(), transfer_outcome::done) == 5);
+}
+
 TEST_CASE("a tier over a store conforms", "[remote_tier][random]") {
   skip_without_store();
   const auto store = store_process{};

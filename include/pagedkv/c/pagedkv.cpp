@@ -2,6 +2,7 @@
 
 #include <pagedkv/c/pagedkv.h>
 
+#include <pagedkv/detail/deadline.hpp>
 #include <pagedkv/metrics/prometheus.hpp>
 #include <pagedkv/pagedkv.hpp>
 #include <pagedkv/policy/locking/parts/mutexes.hpp>
@@ -1123,10 +1124,8 @@ template <class Compose>
 
 /// The latest time where nanoseconds from now on are more than the clock holds, or negative.
 [[nodiscard]] [[maybe_unused]] std::chrono::steady_clock::time_point deadline_of(std::int64_t timeout) noexcept {
-  using clock = std::chrono::steady_clock;
-  const auto now = clock::now();
-  const auto rest = std::chrono::nanoseconds{timeout};
-  return timeout < 0 || rest > clock::time_point::max() - now ? clock::time_point::max() : now + rest;
+  return timeout < 0 ? std::chrono::steady_clock::time_point::max()
+                     : detail::deadline_in(std::chrono::nanoseconds{timeout});
 }
 
 }  // namespace

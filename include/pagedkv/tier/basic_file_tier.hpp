@@ -1,6 +1,7 @@
 #pragma once
 
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/detail/deadline.hpp>
 #include <pagedkv/detail/memory.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/file_engine.hpp>
@@ -66,7 +67,7 @@ class file_transfers {
   /// Transfers the first bytes of records, as many as each transfer has, and sets all outcomes.
   void execute(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes, bool is_write) noexcept {
     assert(outcomes.size() == batch.size() && "an outcome for each transfer");
-    const auto deadline = clock::now() + timeout_;
+    const auto deadline = deadline_in(timeout_);
     std::ranges::fill(outcomes, transfer_outcome::done);
     batch_ = batch;
     outcomes_ = outcomes;
@@ -89,7 +90,7 @@ class file_transfers {
 
   /// Waits until no request lingers; false if one does so beyond the timeout.
   [[nodiscard]] bool settle() noexcept {
-    reap_lingering(clock::now() + timeout_);
+    reap_lingering(deadline_in(timeout_));
     return num_lingering_ == 0;
   }
 

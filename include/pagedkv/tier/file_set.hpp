@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <pagedkv/core/result.hpp>
+#include <pagedkv/detail/deadline.hpp>
 #include <pagedkv/policy/allocator/host_allocator.hpp>
 #include <pagedkv/tier/file_descriptor.hpp>
 #include <pagedkv/tier/record.hpp>
@@ -160,7 +161,7 @@ class preallocated_file {
   /// The kernel completes a dead process's last requests first, which hold the lock for that long.
   [[nodiscard]] result<void> lock(std::chrono::nanoseconds patience) const noexcept {
     constexpr auto pause = std::chrono::milliseconds{1};
-    const auto deadline = std::chrono::steady_clock::now() + patience;
+    const auto deadline = deadline_in(patience);
     while (::flock(descriptor(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK && errno != EINTR) {
         return system_error("locking a file of a tier", errno);

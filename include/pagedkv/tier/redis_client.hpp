@@ -1,6 +1,7 @@
 #pragma once
 
 #include <poll.h>
+#include <pagedkv/detail/deadline.hpp>
 #include <pagedkv/tier/redis_config.hpp>
 #include <pagedkv/tier/redis_connection.hpp>
 #include <pagedkv/tier/remote_tier.hpp>
@@ -256,7 +257,7 @@ class redis_connector {
       if (made == nullptr) {
         continue;
       }
-      const auto deadline = std::chrono::steady_clock::now() + config_.connect_timeout;
+      const auto deadline = deadline_in(config_.connect_timeout);
       if (made->exchange(std::array<std::string, 2>{"CLUSTER", "SLOTS"}, deadline)) {
         if (auto found = read_topology(made->answer(), endpoint)) {
           announce(*std::move(found));
@@ -329,7 +330,7 @@ class redis_client {
   /// `std::bad_alloc`, and `std::system_error` if there is no thread. The destructor waits for an attempt in progress,
   /// which includes the system's look-up of a name.
   explicit redis_client(const redis_config& config) : state_(std::make_unique<state>(config)) {
-    state_->connector.await_first_attempt(std::chrono::steady_clock::now() + config.connect_timeout);
+    state_->connector.await_first_attempt(detail::deadline_in(config.connect_timeout));
     state_->adopt_news();
   }
 

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <pagedkv/detail/deadline.hpp>
 #include <pagedkv/detail/memory.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/redis_config.hpp>
@@ -134,7 +135,7 @@ class redis_connection {
   [[nodiscard]] static std::unique_ptr<redis_connection> connect(const redis_endpoint& endpoint,
                                                                  const redis_config& config, std::string& failure) {
     auto made = std::make_unique<redis_connection>(endpoint);
-    const auto deadline = std::chrono::steady_clock::now() + config.connect_timeout;
+    const auto deadline = deadline_in(config.connect_timeout);
     if (!made->open(deadline, failure) || !made->greet(config, deadline, failure)) {
       failure.insert(0, endpoint.host + ":" + std::to_string(endpoint.port) + ": ");
       return nullptr;

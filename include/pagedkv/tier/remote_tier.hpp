@@ -1,6 +1,7 @@
 #pragma once
 
 #include <xxhash.h>
+#include <pagedkv/detail/deadline.hpp>
 #include <pagedkv/policy/tiers/concept.hpp>
 #include <pagedkv/tier/record.hpp>
 
@@ -123,7 +124,7 @@ class remote_tier {
   template <class Call>
   void transfer(std::span<const record_transfer> batch, std::span<transfer_outcome> outcomes,
                 const Call& call) noexcept {
-    const auto deadline = std::chrono::steady_clock::now() + config_.timeout;
+    const auto deadline = detail::deadline_in(config_.timeout);
     std::ranges::fill(outcomes.first(batch.size()), transfer_outcome::done);
     auto count = std::size_t{0};
     const auto flush = [&] {
