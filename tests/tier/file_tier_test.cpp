@@ -32,6 +32,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -272,7 +273,9 @@ TEST_CASE("files that cannot be had are errors, and leave nothing behind", "[tie
   };
   CHECK(refusal({}, bytes).message() == test::invalid("number of a tier's files is 0, limit 1"));
   CHECK(refusal({folder.file("a")}, least - 1).message() == too_few(least - 1));
-  CHECK(refusal({folder.file("a")}, -1).message() == too_few(-1));
+  for (const auto negative : {std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
+    CHECK(refusal({folder.file("a")}, negative).message() == too_few(negative));
+  }
   CHECK(refusal({folder.file("no/a")}, bytes).value == ENOENT);
   CHECK(refusal({folder.file("a"), folder.file("no/a")}, bytes).message() ==
         "backend failure: opening a file of a tier answered 2 (No such file or directory: " + folder.file("no/a") +

@@ -235,8 +235,8 @@ class file_set {
     }
     set.header_bytes_ = static_cast<std::int64_t>(format.header_bytes());
     set.record_bytes_ = static_cast<std::int64_t>(format.record_bytes());
-    set.places_per_file_ = (bytes / num_files - set.header_bytes_) / set.record_bytes_;
-    if (bytes < 0 || set.places_per_file_ < 1) {
+    set.places_per_file_ = (std::max(bytes, std::int64_t{0}) / num_files - set.header_bytes_) / set.record_bytes_;
+    if (set.places_per_file_ < 1) {
       return error{error_code::invalid_argument, "bytes of a tier's files", bytes,
                    num_files * (set.header_bytes_ + set.record_bytes_)};
     }
