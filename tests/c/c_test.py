@@ -37,7 +37,8 @@ KINDS = {
         "float8_e4m3 rw_lock lru host 2 1 0",
     ),
     "own_tensors": (
-        ["-DPAGEDKV_C_BACKEND=copy_list", "-DPAGEDKV_C_LOCKING=lock_free", "-DPAGEDKV_C_EVICTION=clock_sweep",
+        ["-DPAGEDKV_C_BACKEND=copy_list", "-DPAGEDKV_C_LOCKING=basic_lock_free<std::atomic, count_contention>",
+         "-DPAGEDKV_C_HEADER=<pagedkv/policy/locking/lock_free.hpp>", "-DPAGEDKV_C_EVICTION=clock_sweep",
          "-DPAGEDKV_C_PREEMPTION=no_preemption", "-DPAGEDKV_C_EVENTS=0", *SHORT, *WITHOUT_EXCEPTIONS],
         "float16 lock_free clock_sweep copy_list 0 0 0",
     ),

@@ -817,6 +817,11 @@ static void check_lists(pagedkv_cache* cache, pagedkv_attention call) {
   call.list_blocks = second_block;
   call.lists = 3;
   WRONG_IF(build.computes_attention, pagedkv_attend(cache, &call, NULL));
+  if (build.computes_attention) {
+    pagedkv_error error = {.struct_size = sizeof error};
+    OK(pagedkv_last_error(&error));
+    CHECK(error.value == 3 && error.limit == PAGEDKV_LISTS_OF_HEADS);
+  }
   call.lists = PAGEDKV_LISTS_OF_ROWS;
   OK_IF(build.computes_attention, pagedkv_attend(cache, &call, NULL));
   if (build.computes_attention) {

@@ -37,8 +37,8 @@
 // The library's policies that `pagedkv.hpp` leaves out have headers of their names, in which no spaces may come; others
 // come with PAGEDKV_C_HEADER.
 // clang-format off
-#define PAGEDKV_C_QUOTE(text) #text
-#define PAGEDKV_C_QUOTED(text) PAGEDKV_C_QUOTE(text)
+#define PAGEDKV_C_QUOTE(...) #__VA_ARGS__
+#define PAGEDKV_C_QUOTED(...) PAGEDKV_C_QUOTE(__VA_ARGS__)
 #if __has_include(PAGEDKV_C_QUOTED(pagedkv/policy/locking/PAGEDKV_C_LOCKING.hpp))
   #include PAGEDKV_C_QUOTED(pagedkv/policy/locking/PAGEDKV_C_LOCKING.hpp)
 #endif
@@ -943,7 +943,7 @@ template <class Cache>
     return fail(checked.error());
   }
   if (from.lists < PAGEDKV_LISTS_NONE || from.lists > PAGEDKV_LISTS_OF_HEADS) {
-    return fail({error_code::invalid_argument, "pagedkv_attention.lists", from.lists, PAGEDKV_LISTS_NONE});
+    return fail(detail::bad_index("pagedkv_attention.lists", from.lists, PAGEDKV_LISTS_OF_HEADS + 1));
   }
   const auto options = attention_options{from.scale, from.soft_cap, from.window, from.alibi_slopes, from.sinks};
   return with_type(from.queries.type, [&](auto query_type) {
