@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
@@ -320,6 +321,14 @@ TEST_CASE("sessions that cannot be saved or restored are errors", "[tier][sessio
   const auto chunked = cache.create_sequence(text(7, 20), {.first_chunk = 5}).value().id;
   CHECK(test::said(save_sequence(cache, chunked, path)) ==
         test::invalid("tokens of a session whose prompt is still appended is 5, limit 20"));
+  const auto keys = std::array{prefix_key{1, {2, 3}}, prefix_key{10, {4, 5}}};
+  const auto keyed = cache.create_sequence({text(7, 12), keys}, {.first_chunk = 7, .num_prompt_tokens = 5}).value().id;
+  CHECK(test::said(save_sequence(cache, keyed, path)) ==
+        test::invalid("position of a session's key, whose token is still to be appended, is 10, limit 6"));
+  REQUIRE(cache.append(keyed, text(14, 5)));
+  CHECK(save_sequence(cache, keyed, folder.file("keyed")));
+  CHECK(restore_sequence(cache, folder.file("keyed")));
+  std::filesystem::remove(folder.file("keyed"));
   const auto id = create_written(cache, text(7, 30));
   CHECK(save_sequence(cache, id, folder.file("no/session")).error().value == ENOENT);
   CHECK(test::said(save_sequence(cache, id, folder.file("no/session"))) ==

@@ -406,6 +406,11 @@ template <class Cache>
   if (const auto copied = copy_contents(cache, id, contents, head); !copied) {
     return copied.error();
   }
+  // Creation takes keys of all its tokens, also behind the end of the prompt, and no start without these tokens can.
+  if (!head.keys.empty() && head.keys.back().position >= head.num_tokens()) {
+    return error{error_code::invalid_argument, "position of a session's key, whose token is still to be appended,",
+                 head.keys.back().position, head.num_tokens() - 1};
+  }
   return described_session{std::move(head), std::move(held->ids)};
 }
 

@@ -332,9 +332,10 @@ template <class Cache, class Memory>
 /// K/V must be written ahead of `stream`; the call waits for that. Nothing else may change the sequence meanwhile, or
 /// move its blocks, as `compact` and `resize` do.
 ///
-/// Errors: `invalid_argument` while tokens of the prompt are still to be appended, and for `contents` that are not the
-/// sequence's, or missing where blocks were dropped; those of `describe`; `backend_failure` with the system's words;
-/// `out_of_memory`. A file of that name stays as it was then, unless the system cannot sync its folder.
+/// Errors: `invalid_argument` while tokens of the prompt, or others with keys, are still to be appended, and for
+/// `contents` that are not the sequence's, or missing where blocks were dropped; those of `describe`; `backend_failure`
+/// with the system's words; `out_of_memory`. A file of that name stays as it was then, unless the system cannot sync
+/// its folder.
 template <class Cache, allocator Memory = host_allocator>
   requires swaps_blocks<typename Cache::backend_type>
 [[nodiscard]] result<void> save_sequence(Cache& cache, sequence_id id, const std::string& path,
