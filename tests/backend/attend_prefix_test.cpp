@@ -160,3 +160,41 @@ TEST_CASE("prefixes that are too short, or of too few sequences, are read by eac
   call.batch.shares_prefixes = false;
   CHECK(host::attention::make_plan(call, 1).prefix_queries.empty());
 }
+
+TEST_CASE("results of many sequences that share a prefix take 64 MiB at most", "[attention][prefix]") {
+  const auto plan_for = [](std::int32_t num_rows, bool has_panels) {
+    constexpr auto blocks_each = 260;  // of which the last four are a row's own
+    auto indptr = std::vector<std::int32_t>{0};
+    auto indices = std::vector<block_id>{};
+    for (auto row = 0; row < num_rows; ++row) {
+      for (auto i = 0; i < blocks_each; ++i) {
+        indices.push_back(block_id{i < blocks_each - 4 ? i : (row + 1) * blocks_each + i});
+      }
+      indptr.push_back(static_cast<std::int32_t>(indices.size()));
+    }
+    const auto lens = std::vector<std::int32_t>(static_cast<std::size_t>(num_rows), 16);
+    auto call = host::attention::attention_call{};
+    call.view.block_size = 16;
+    call.view.num_kv_heads = 8;
+    call.view.head_dim = 128;
+    call.group_size = 4;
+    call.has_panels = has_panels;
+    call.batch = {indptr, indices, lens, {}};
+    call.batch.shares_prefixes = true;
+    return host::attention::make_plan(call, 4);
+  };
+  for (const auto num_rows : {100, 1000, 4000}) {
+    for (const auto has_panels : {false, true}) {
+      CAPTURE(num_rows, has_panels);
+      const auto plan = plan_for(num_rows, has_panels);
+      CHECK(plan.num_partials <= 16 << 20);
+      CHECK(plan.prefix_queries.size() <= static_cast<std::size_t>(num_rows));
+      CHECK(plan.prefix_queries.size() >= static_cast<std::size_t>(std::min(num_rows, 1000)));
+      for (const auto& u : plan.units) {
+        const auto shares = u.is_prefix || u.prefix != host::attention::unit::none;
+        CHECK((u.first_partial >= 0) == shares);
+        CHECK(u.seen.begin == (u.is_prefix || !shares ? 0 : 4096));
+      }
+    }
+  }
+}

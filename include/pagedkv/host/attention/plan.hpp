@@ -79,6 +79,14 @@ struct work_plan {
   return whole_vectors(rows_of(call, u) * (call.padded_value_dim() + 2));
 }
 
+/// Size of the partial results of all chunks and KV heads.
+[[nodiscard]] inline std::int64_t partials_size(const attention_call& call, const unit& u) noexcept {
+  return partial_size(call, u) * u.num_chunks * u.num_heads;
+}
+
+/// Numbers that the partial results of all units have at most: 64 MiB.
+inline constexpr auto most_partials = std::int64_t{16} << 20;
+
 /// Offset of the partial result of one chunk and KV head, if any.
 [[nodiscard]] inline std::int64_t offset_of_partial(const attention_call& call, const unit& u, std::int64_t chunk,
                                                     std::int32_t head) noexcept {
@@ -184,32 +192,66 @@ inline void add_units(const attention_call& call, std::size_t row, std::vector<u
   return described;
 }
 
-/// Adds the unit of a shared prefix, and removes its tokens from the units of its rows. Each row has one unit.
+/// Removes the tokens of a prefix from the unit of one of its rows.
+inline void shorten(unit& own, const unit& prefix) noexcept {
+  own.seen.begin = prefix.seen.end;
+  own.num_chunks = static_cast<std::int32_t>(divide_up(own.seen.size(), own.chunk_tokens));
+}
+
+/// Reserves memory for the partial results of all chunks of a unit.
+inline void reserve_partials(const attention_call& call, work_plan& plan, unit& u) noexcept {
+  u.first_partial = plan.num_partials;
+  plan.num_partials += partials_size(call, u);
+}
+
+/// Divides a prefix into chunks whose partial results have so many numbers at most, but into one chunk at least. Every
+/// row merges every chunk, so there are fewer chunks than of one row.
+inline void divide_prefix(const attention_call& call, unit& prefix, std::int64_t most_numbers) noexcept {
+  constexpr auto fewest_chunks = 8;
+  const auto most_chunks = most_numbers / (partial_size(call, prefix) * prefix.num_heads);
+  const auto wanted = std::max(fewest_chunks, 64 / call.view.num_kv_heads);
+  const auto num_chunks = std::clamp<std::int64_t>(most_chunks, 1, wanted);
+  prefix.chunk_tokens = std::max(tokens_of_chunk(prefix.seen.size(), false),
+                                 divide_up(divide_up(prefix.seen.size(), num_chunks), tile_tokens) * tile_tokens);
+  prefix.num_chunks = static_cast<std::int32_t>(divide_up(prefix.seen.size(), prefix.chunk_tokens));
+}
+
+/// Adds the unit of a shared prefix, and removes its tokens from the units of its rows. Each row has one unit. Without
+/// memory for the partial results, the rows read the prefix themselves. `most_numbers`: the group's part of the memory.
 inline void add_prefix(const attention_call& call, work_plan& plan, const attention_prefix_finder& finder,
-                       const attention_prefix_group& group, std::span<const std::size_t> unit_of_row) {
+                       const attention_prefix_group& group, std::span<const std::size_t> unit_of_row,
+                       std::int64_t most_numbers) {
+  const auto unit_of = [&](std::size_t i) { return unit_of_row[static_cast<std::size_t>(finder.row_of(group, i))]; };
   auto prefix = unit{};
   prefix.row = static_cast<std::size_t>(finder.row_of(group, 0));
   prefix.is_prefix = true;
   prefix.num_heads = call.view.num_kv_heads;
   prefix.first_query = static_cast<std::int32_t>(plan.prefix_queries.size());
   prefix.seen = {0, std::int64_t{group.num_tiles} * attention_tile};
+  auto numbers = std::int64_t{0};  // of the rows' own results
   for (auto i = std::size_t{0}; i < group.num_members; ++i) {
-    auto& own = plan.units[unit_of_row[static_cast<std::size_t>(finder.row_of(group, i))]];
+    auto own = plan.units[unit_of(i)];
+    shorten(own, prefix);
+    numbers += partials_size(call, own);
+    prefix.num_queries += own.num_queries;
+  }
+  divide_prefix(call, prefix, most_numbers - numbers);
+  if (plan.num_partials + numbers + partials_size(call, prefix) > most_partials) {
+    return;
+  }
+  auto query_of_prefix = std::int32_t{0};
+  for (auto i = std::size_t{0}; i < group.num_members; ++i) {
+    auto& own = plan.units[unit_of(i)];
     own.prefix = plan.units.size();
-    own.query_of_prefix = prefix.num_queries;
-    own.seen.begin = prefix.seen.end;
-    own.num_chunks = static_cast<std::int32_t>(divide_up(own.seen.size(), own.chunk_tokens));
+    own.query_of_prefix = query_of_prefix;
+    query_of_prefix += own.num_queries;
+    shorten(own, prefix);
+    reserve_partials(call, plan, own);
     for (auto query = 0; query < own.num_queries; ++query) {
       plan.prefix_queries.push_back({own.row, query});
     }
-    prefix.num_queries += own.num_queries;
   }
-  // Every row merges every chunk, so there are fewer chunks than of one row.
-  constexpr auto fewest_chunks = 8;
-  const auto num_chunks = std::max(fewest_chunks, 64 / call.view.num_kv_heads);
-  prefix.chunk_tokens = std::max(tokens_of_chunk(prefix.seen.size(), false),
-                                 divide_up(divide_up(prefix.seen.size(), num_chunks), tile_tokens) * tile_tokens);
-  prefix.num_chunks = static_cast<std::int32_t>(divide_up(prefix.seen.size(), prefix.chunk_tokens));
+  reserve_partials(call, plan, prefix);
   plan.units.push_back(prefix);
 }
 
@@ -230,8 +272,10 @@ inline void share_prefixes(const attention_call& call, work_plan& plan) {
   }
   auto finder = attention_prefix_finder(shape);
   finder.find(rows, call.batch.indices);
-  for (const auto& group : finder.groups()) {
-    add_prefix(call, plan, finder, group, unit_of_row);
+  const auto groups = finder.groups();
+  for (auto i = std::size_t{0}; i < groups.size(); ++i) {
+    const auto groups_left = static_cast<std::int64_t>(groups.size() - i);
+    add_prefix(call, plan, finder, groups[i], unit_of_row, (most_partials - plan.num_partials) / groups_left);
   }
 }
 
@@ -245,21 +289,20 @@ inline void share_prefixes(const attention_call& call, work_plan& plan) {
 /// few.
 inline void add_pieces(const attention_call& call, work_plan& plan, std::size_t index, std::int64_t target) {
   constexpr auto most_scratch = std::int64_t{64} << 10;
-  constexpr auto most_partials = std::int64_t{16} << 20;  // numbers
   auto& u = plan.units[index];
   const auto num_heads = std::int64_t{u.num_heads};
   const auto heads_that_fit = std::clamp(most_scratch / scratch_of_head(call, u), std::int64_t{1}, num_heads);
   const auto wanted = target == 0 ? 1 : divide_up(cost_of(call, u), target);
-  const auto partials = partial_size(call, u) * u.num_chunks * num_heads;
-  const auto most_by_chunks = plan.num_partials + partials <= most_partials ? std::max(1, u.num_chunks) : 1;
+  const auto is_reserved = u.first_partial >= 0;
+  const auto has_room = is_reserved || plan.num_partials + partials_size(call, u) <= most_partials;
+  const auto most_by_chunks = has_room ? std::max(1, u.num_chunks) : 1;
   const auto by_chunks = std::clamp<std::int64_t>(divide_up(wanted, divide_up(num_heads, heads_that_fit)), 1,
                                                   most_by_chunks);
   const auto by_heads = std::clamp(divide_up(wanted, by_chunks), divide_up(num_heads, heads_that_fit), num_heads);
   const auto heads = divide_up(num_heads, by_heads);
   const auto chunks = std::max<std::int64_t>(1, divide_up(u.num_chunks, by_chunks));
-  if (chunks < u.num_chunks || u.is_prefix || u.prefix != unit::none) {
-    u.first_partial = plan.num_partials;
-    plan.num_partials += partials;
+  if (chunks < u.num_chunks && !is_reserved) {
+    reserve_partials(call, plan, u);
   }
   for (auto chunk = std::int64_t{0}; chunk < std::max(1, u.num_chunks); chunk += chunks) {
     for (auto head = std::int64_t{0}; head < num_heads; head += heads) {
