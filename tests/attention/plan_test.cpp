@@ -271,7 +271,8 @@ TEST_CASE("shares that join results are as few as have no more tiles", "[attenti
   REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(4, 9000), 16).batch()));
   REQUIRE(planner.parts().merges.size() == 4);
   for (const auto& merge : planner.parts().merges) {
-    CHECK(merge.num_partials == 47);  // 188 shares of three tiles; room for 264 would leave most with two, some with three
+    // Of 188 shares of three tiles. There is room for 264, of which some would have three, too.
+    CHECK(merge.num_partials == 47);
   }
 }
 

@@ -63,9 +63,9 @@ struct counted_tasks {
   return (num_tiles + num_shares - 1) / num_shares;
 }
 
-/// The shares of each of equal tasks, at most `most` of all. Where shares join results, short ones are as few as have no
-/// more tiles each. Many are a multiple of those that join results if there is room for it: a wave that joins none would
-/// write a partial result alone.
+/// The shares of each of equal tasks, at most `most` of all. Where shares join results, short ones are as few as have
+/// no more tiles each. Many are a multiple of those that join results if there is room for it: a wave that joins none
+/// would write a partial result alone.
 [[nodiscard]] inline std::int64_t shares_of_task(const attention_shape& shape, const counted_tasks& tasks,
                                                  std::int64_t most) noexcept {
   const auto joined = std::int64_t{shape.joined_shares};
