@@ -1425,11 +1425,13 @@ static void test_events(void) {
 static void test_numbers(void) {
   pagedkv_cache* const cache = make_cache(8);
   const pagedkv_label label = {"model", "a \"small\" one"}, bad_labels[] = {{"model", "x"}, {"9", "x"}};
+  const pagedkv_label twins[] = {{"model", "x"}, {"rank", "0"}, {"model", "y"}};
+  const pagedkv_label of_metrics[] = {{"state", "x"}, {"kind", "x"}, {"purpose", "x"}, {"outcome", "x"}, {"tier", "x"}};
   SIZED(pagedkv_statistics, statistics);
   SIZED(pagedkv_memory, memory);
   SIZED(pagedkv_error, error);
   pagedkv_tracker* tracker = NULL;
-  size_t needed = 0, num_bytes = 0;
+  size_t needed = 0, num_bytes = 0, i;
   char* text;
   end(cache, create(cache, counting, 40), 40);
   end(cache, create(cache, counting, 40), 40);
@@ -1453,6 +1455,11 @@ static void test_numbers(void) {
   WRONG(pagedkv_metrics_text(cache, tracker, &label, 1, NULL, 1, &needed));
   WRONG(pagedkv_metrics_text(cache, tracker, &label, 1, NULL, 0, NULL));
   WRONG(pagedkv_metrics_text(cache, tracker, bad_labels, 2, NULL, 0, &needed));
+  OK(pagedkv_metrics_text(cache, tracker, twins, 2, NULL, 0, &needed));
+  WRONG(pagedkv_metrics_text(cache, tracker, twins, 3, NULL, 0, &needed));
+  for (i = 0; i < sizeof of_metrics / sizeof of_metrics[0]; ++i) {
+    WRONG(pagedkv_metrics_text(cache, tracker, &of_metrics[i], 1, NULL, 0, &needed));
+  }
   OK(pagedkv_metrics_text(cache, tracker, &label, 1, NULL, 0, &needed));
   text = malloc(needed);
   CHECK(text != NULL);

@@ -1083,6 +1083,22 @@ template <class T, class Use>
          std::ranges::all_of(text, [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
 }
 
+/// Whether each has a name and a value, and its name neither another one nor a metric has: else Prometheus refuses all.
+[[nodiscard]] bool are_labels(std::span<const pagedkv_label> given) noexcept {
+  const auto is_of_metrics = [](std::string_view name) {
+    const auto has_name = [&](const auto& row) { return row.label.name == name; };
+    return name == "tier" || std::ranges::any_of(metrics_of<cache_statistics>, has_name) ||
+           std::ranges::any_of(metrics_of<memory_profile>, has_name) ||
+           std::ranges::any_of(metrics_of<tracker_statistics>, has_name);
+  };
+  return std::ranges::all_of(given, [&](const pagedkv_label& label) {
+    return is_label_name(label.name) && label.value != nullptr && !is_of_metrics(label.name) &&
+           std::ranges::none_of(given, [&](const pagedkv_label& other) {
+             return &other < &label && std::string_view{other.name} == label.name;
+           });
+  });
+}
+
 /// May throw `std::bad_alloc`.
 template <class Cache>
 void append_tier_metrics(std::string& text, Cache& cache, const std::vector<metric_label>& labels) {
@@ -2085,8 +2101,8 @@ int pagedkv_metrics_text(pagedkv_cache* cache, pagedkv_tracker* tracker, const p
       cache, {array("labels", labels, num_labels), array("text", text, room), pointer("num_bytes", num_bytes)},
       [&](auto& c) {
         const auto given = std::span{labels, num_labels};
-        if (!std::ranges::all_of(given, [](const auto& l) { return is_label_name(l.name) && l.value != nullptr; })) {
-          return refuse(PAGEDKV_INVALID_ARGUMENT, "labels", " have a name that is none, or no value");
+        if (!are_labels(given)) {
+          return refuse(PAGEDKV_INVALID_ARGUMENT, "labels", " have a name that is none or is taken, or no value");
         }
         return write_composed(text, room, num_bytes, [&] { return metrics_text(c, tracker, given); });
       });

@@ -938,7 +938,8 @@ typedef struct pagedkv_memory {
   int64_t sequences;
 } pagedkv_memory;
 
-/* A name such as "model", of letters, digits and underscores, and any text in UTF-8. */
+/* A name such as "model", of letters, digits and underscores, which no other label has, nor a metric by itself, such as
+ * "state" or "tier" (docs/metrics.md); and any text in UTF-8. */
 typedef struct pagedkv_label {
   const char* name;
   const char* value;
