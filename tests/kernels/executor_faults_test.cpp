@@ -13,7 +13,10 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include <algorithm>
+#include <atomic>
 #include <latch>
+#include <thread>
 
 namespace {
 
@@ -196,6 +199,35 @@ TEST_CASE("A run of neighbouring blocks is swapped by one copy, scattered blocks
     CHECK_FALSE(swap_within(layout, run, 0));
     CHECK(swap_within(layout, scattered, 1));
   }
+}
+
+/// Lets a stream wait until this is set, or for some 200,000 turns of its thread.
+void wait_for_flag(runtime::stream, runtime::status, void* flag) {
+  const auto& set = *static_cast<std::atomic<bool>*>(flag);
+  for (auto turn = 0; turn < 200'000 && !set; ++turn) {
+    std::this_thread::yield();
+  }
+}
+
+TEST_CASE("After a swap that fails, no copy is under way", "[hip]") {
+  auto target = hip_target<0>();
+  const auto layout = plan<float32, nhd_by_layer>(make_config(256, 4, 1, 16, 64));  // blocks of 2 MiB
+  const auto half = static_cast<std::size_t>(layout.bytes) / 2;
+  const auto from = target_array<std::byte, hip_target<0>>(target, std::vector<std::byte>(half));
+  const auto to = target_array<std::byte, hip_target<0>>(target, std::vector<std::byte>(2 * half));
+  // Two runs, one copy each. The device has no memory for the source of the second one.
+  const auto pairs = std::vector<block_pair>{{0, 2}, {1, 3}, {2, 0}, {3, 1}};
+  auto returned = std::atomic<bool>{false};
+  REQUIRE(runtime::add_callback(target.stream(), wait_for_flag, &returned) == runtime::success);
+  const auto swapped = hip::swap_blocks(at(layout.view, from.data()), at(layout.view, to.data()), pairs,
+                                        runtime::device_to_host, target.stream());
+  std::fill_n(to.data() + half, half, std::byte{7});  // as the next owner of these blocks does
+  returned = true;
+  REQUIRE(swapped.has_error());
+  CHECK(swapped.error().code == error_code::backend_failure);
+  auto expected = std::vector<std::byte>(half);
+  expected.resize(2 * half, std::byte{7});
+  CHECK(std::ranges::equal(to.values(), expected));
 }
 
 TEST_CASE("A slot or position outside its range is reported, and earlier tokens stay written", "[hip]") {

@@ -127,11 +127,12 @@ concept attention_backend_for = requires(
 enum class swap_direction : std::uint8_t { to_host, from_host, from_peer };
 
 /// A backend that copies blocks between its storage and other memory, and tells when. Both views have the same element
-/// and inner layout; strides and number of blocks may differ. Tiers need it.
+/// and inner layout; strides and number of blocks may differ. After an error of `swap_blocks` no copy is under way, and
+/// destinations may hold any bytes. Tiers need it.
 ///
 /// | requirement                                         | meaning                                                        |
 /// |-----------------------------------------------------|----------------------------------------------------------------|
-/// | `b.swap_blocks(from, to, pairs, direction, stream)` | copies blocks whole, in order of the stream; all or nothing    |
+/// | `b.swap_blocks(from, to, pairs, direction, stream)` | copies blocks whole, in order of the stream                    |
 /// | `B::mark`, `b.make_mark()`                          | a place in a stream, none yet; may throw `exception`           |
 /// | `b.set_mark(mark, stream)`                          | puts it behind all that is enqueued in the stream              |
 /// | `b.reached(mark)`                                   | whether all before it was executed; true while it has no place |

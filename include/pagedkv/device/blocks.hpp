@@ -33,7 +33,7 @@ namespace pagedkv::hip {
 /// same element and inner layout. Neighbouring blocks are copied as one run; where runs are short, a launch copies each
 /// 400 pairs. Sorted pairs make the longest runs. Linear in the pairs; on the device, in the bytes of their blocks.
 /// Errors: `invalid_argument` for blocks or storages that do not fit, before anything is enqueued; `backend_failure`
-/// when a copy or a launch fails.
+/// when a copy or a launch fails, after those before it have ended.
 [[nodiscard]] inline result<void> swap_blocks(const block_storage_view& from, const block_storage_view& to,
                                               std::span<const block_pair> pairs, runtime::copy_kind kind,
                                               runtime::stream stream) noexcept {
@@ -49,7 +49,12 @@ namespace pagedkv::hip {
                  "bytes of a block's layer, unlike the source's in number or order,", to.layer_bytes(),
                  from.layer_bytes()};
   }
-  return to_result(kernels::swap_blocks(from, to, pairs, kind, stream), "swap_blocks");
+  const auto swapped = kernels::swap_blocks(from, to, pairs, kind, stream);
+  if (swapped != runtime::success) {
+    // Copies that were enqueued before would still write to blocks that the caller now takes for unused.
+    static_cast<void>(runtime::synchronize_stream(stream));
+  }
+  return to_result(swapped, "swap_blocks");
 }
 
 /// Enqueues the conversion of blocks to another element, to another layout, or both, in another storage. Numbers of the
