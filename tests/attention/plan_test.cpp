@@ -200,8 +200,9 @@ TEST_CASE("a plan gives every wave as many tiles as the others", "[attention_pla
     for (const auto& row : planner.parts().rows) {
       all += std::int64_t{row.num_tiles + start_of_task} * row.num_tasks;
     }
-    // Waves have three tiles at least. With equal tasks, a tenth of the others may have no work.
-    const auto busy = std::clamp<std::int64_t>(all / 3, 1, shape.num_shares);
+    // Waves have three tiles at least, two where they join results. With equal tasks, a tenth of the others may have no
+    // work.
+    const auto busy = std::clamp<std::int64_t>(all / (shape.joined_shares > 1 ? 2 : 3), 1, shape.num_shares);
     CHECK(check_plan(planner) <= all * 10 / 9 / busy + 1);
     CHECK(static_cast<std::int32_t>(planner.parts().rows.size()) == num_rows);
   }
@@ -274,6 +275,30 @@ TEST_CASE("shares that join results are as few as have no more tiles", "[attenti
     // Of 188 shares of three tiles. There is room for 264, of which some would have three, too.
     CHECK(merge.num_partials == 47);
   }
+}
+
+TEST_CASE("equal tasks are not cut where no share would be shorter", "[attention_plan]") {
+  auto shape = shape_of(528, 300);
+  shape.joined_shares = 2;
+  shape.num_kv_heads = 1;
+  auto planner = attention_planner(shape);
+  REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(271, 96), 16).batch()));
+  check_plan(planner);
+  CHECK(planner.parts().merges.empty());
+  REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(201, 192), 16).batch()));
+  check_plan(planner);
+  CHECK(work_of(planner, 2).most_tiles == 6);
+}
+
+TEST_CASE("few short shares of a task join no results", "[attention_plan]") {
+  auto shape = shape_of(1056, 8);
+  shape.joined_shares = 4;
+  shape.num_kv_heads = 1;
+  auto planner = attention_planner(shape);
+  REQUIRE(planner.plan(rows_under_test({608}, 16).batch()));
+  CHECK(planner.parts().joined_shares == 1);
+  REQUIRE(planner.parts().merges.size() == 1);
+  CHECK(planner.parts().merges[0].num_partials == 19);
 }
 
 TEST_CASE("short equal tasks have about three tiles a share, and one without a merge up to three", "[attention_plan]") {

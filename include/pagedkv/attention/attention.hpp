@@ -104,8 +104,9 @@ struct attention_shape {
 };
 
 /// How a device divides the work on a batch into shares, made by `attention_planner`, and working memory. Pointers are
-/// memory that the backend reads and writes. Host backends need neither. Words are complete before the kernel that
-/// precedes a call on its stream starts, as after a copy: the call may read them before that kernel has ended.
+/// memory that the backend reads and writes. Host backends need neither. Copy the words on the call's stream, or write
+/// them on the host before the call. No kernel that may still run when the call starts writes them: the call may read
+/// them before earlier kernels have ended. All else that it reads may come from these.
 struct attention_plan {
   attention_shape shape;
   const std::byte* words = nullptr;  // `attention_planner::bytes`

@@ -192,8 +192,8 @@ class attention_planner {
       counts_->num_large = 0;
       return {};
     }
-    share_attention_tiles(shape_, rows(), num_tiles_, shares_);
-    counts_->joined_shares = planned_joined_shares(shape_, rows(), num_tiles_);
+    const auto num_shares = share_attention_tiles(shape_, rows(), num_tiles_, shares_);
+    counts_->joined_shares = planned_joined_shares(shape_, rows(), num_tiles_, num_shares);
     return number_partials();
   }
 
@@ -343,7 +343,9 @@ class attention_planner {
     for (const auto& prefix : prefixes()) {
       num_tiles += std::int64_t{prefix.num_tiles + task_overhead_} * prefix.num_tasks;
     }
-    share_attention_tiles(shape_, prefixes(), num_tiles, prefix_shares_);
+    auto unjoined = shape_;
+    unjoined.joined_shares = 1;  // the kernel for prefixes is another one
+    share_attention_tiles(unjoined, prefixes(), num_tiles, prefix_shares_);
     number_prefixes();
   }
 

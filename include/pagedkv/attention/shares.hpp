@@ -21,7 +21,8 @@ namespace pagedkv {
 }
 
 /// A share has so many tiles at least, one of equal tasks about so many: reading them takes a wave less time than one
-/// more partial result takes to merge. Kernels that join results have two tiles on the way from the start.
+/// more partial result takes to merge. Kernels that join results have at least two tiles on the way from the start, so
+/// a second one costs them little.
 [[nodiscard]] constexpr std::int64_t fewest_share_tiles(const attention_shape& shape) noexcept {
   return shape.kernel != kernel_kind::waves || shape.split_tokens > 0 ? 1 : (shape.joined_shares > 1 ? 2 : 3);
 }
@@ -78,9 +79,9 @@ struct counted_tasks {
   return each > many_shares(shape) && more * tasks.count <= most ? more : each;
 }
 
-/// The number of shares, at most `most`. Slightly fewer, or as few as join results and are no larger, if then no share
-/// ends inside one of several equal tasks: fewer pieces save more time than the idle waves lose. `num_tiles`: as in
-/// `share_attention_tiles`.
+/// The number of shares, at most `most`. Slightly fewer if then no share ends inside one of several equal tasks: fewer
+/// pieces save more time than the idle waves lose. Where shares join results, any fewer if then none is larger either.
+/// `num_tiles`: as in `share_attention_tiles`.
 [[nodiscard]] inline std::int64_t choose_num_shares(const attention_shape& shape, const counted_tasks& tasks,
                                                     std::int64_t num_tiles, std::int64_t most) noexcept {
   if (!tasks.equal) {
@@ -92,7 +93,8 @@ struct counted_tasks {
   const auto even = tasks.count <= most             ? shares_of_task(shape, tasks, most) * tasks.count
                     : tasks.count % tasks_each == 0 ? tasks.count / tasks_each
                                                     : busy;
-  const auto as_short = shape.joined_shares > 1 && largest_share(all_tiles, even) <= largest_share(all_tiles, busy);
+  const auto counted = tasks.count <= most ? num_tiles : all_tiles;
+  const auto as_short = shape.joined_shares > 1 && largest_share(all_tiles, even) <= largest_share(counted, busy);
   return as_short || even * 10 >= busy * 9 ? even : busy;
 }
 
@@ -174,16 +176,17 @@ inline void share_whole_tasks(std::span<const attention_row> rows, std::int64_t 
 }
 
 /// Divides the tiles of all tasks of the rows, which with their overhead are `num_tiles`, among all `shares` but the
-/// last. That one, and those that remain empty, start after the last row. Linear in the number of rows and shares.
-inline void share_attention_tiles(const attention_shape& shape, std::span<const attention_row> rows,
-                                  std::int64_t num_tiles, std::span<attention_share> shares) noexcept {
+/// last. That one, and those that remain empty, start after the last row. Returns how many were chosen. Linear in the
+/// number of rows and shares.
+inline std::int64_t share_attention_tiles(const attention_shape& shape, std::span<const attention_row> rows,
+                                          std::int64_t num_tiles, std::span<attention_share> shares) noexcept {
   auto most = static_cast<std::int64_t>(shares.size()) - 1;
   if (shape.kernel == kernel_kind::latent && have_many_shares(shape, rows, most_shares(shape, num_tiles, most))) {
     most = std::min(most, std::max<std::int64_t>(num_tiles / tiles_of_long_share, 1));
   }
   if (const auto each = whole_tasks_of_share(shape, rows, most_shares(shape, num_tiles, most)); each > 0) {
     share_whole_tasks(rows, each, shares);
-    return;
+    return most;
   }
   const auto tasks = detail::counted_tasks{rows};
   const auto num_shares = detail::choose_num_shares(shape, tasks, num_tiles, most);
@@ -217,6 +220,7 @@ inline void share_attention_tiles(const attention_shape& shape, std::span<const 
     next -= all;
   }
   std::ranges::fill(shares.subspan(share), attention_share{static_cast<std::int32_t>(rows.size()), 0, 0, 0});
+  return num_shares;
 }
 
 /// Whether a share of these rows, up to the start of the next one, is one piece of a task.
@@ -231,13 +235,13 @@ inline void share_attention_tiles(const attention_shape& shape, std::span<const 
   return end.row == start.row && end.task == start.task + 1 && end.tile == 0;
 }
 
-/// Shares that join results in a plan of the rows, whose tiles with overhead are `num_tiles`. Behind short shares,
-/// waiting for neighbours takes longer than merging a few more partial results.
+/// Shares that join results in a plan of the rows, whose tiles with overhead are `num_tiles`, and which have
+/// `num_shares`. Behind short shares, waiting for neighbours takes longer than merging a few more partial results.
 [[nodiscard]] inline std::int32_t planned_joined_shares(const attention_shape& shape,
-                                                        std::span<const attention_row> rows,
-                                                        std::int64_t num_tiles) noexcept {
-  const auto num_shares = most_shares(shape, num_tiles, shape.num_shares);
-  const auto joins = num_tiles >= tiles_of_long_share * num_shares || have_many_shares(shape, rows, num_shares);
+                                                        std::span<const attention_row> rows, std::int64_t num_tiles,
+                                                        std::int64_t num_shares) noexcept {
+  const auto long_shares = num_tiles >= tiles_of_long_share * most_shares(shape, num_tiles, shape.num_shares);
+  const auto joins = long_shares || have_many_shares(shape, rows, num_shares);
   return shape.split_tokens == 0 && joins ? shape.joined_shares : 1;
 }
 

@@ -26,8 +26,8 @@ template <int N>
   return numbers;
 }
 
-/// Loads before this call are issued before one of them is waited for: the compiler moves none past it, and else would
-/// to save registers. Every lane of the wave takes part.
+/// Loads before this call are issued before one of them is waited for. The compiler moves none past it; without it, it
+/// delays some to save registers. Every lane of the wave takes part.
 PAGEDKV_DEVICE inline void issue_loads() { __syncwarp(); }
 
 [[nodiscard]] PAGEDKV_DEVICE inline float power_of_two(float exponent) {
