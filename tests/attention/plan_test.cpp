@@ -244,11 +244,16 @@ struct planned_work {
   return work;
 }
 
-TEST_CASE("one short sequence is cut so that no share has one tile more, and no wave joins alone", "[attention_plan]") {
-  auto shape = shape_of(1056, 8);
-  shape.joined_shares = 4;
+/// One KV head, and workgroups of `joined` shares.
+[[nodiscard]] attention_shape joining_shape(std::int32_t num_shares, std::int32_t max_rows, std::int32_t joined) {
+  auto shape = shape_of(num_shares, max_rows);
+  shape.joined_shares = joined;
   shape.num_kv_heads = 1;
-  auto planner = attention_planner(shape);
+  return shape;
+}
+
+TEST_CASE("one short sequence is cut so that no share has one tile more, and no wave joins alone", "[attention_plan]") {
+  auto planner = attention_planner(joining_shape(1056, 8, 4));
   for (const auto& [num_rows, length, most_tiles] :
        {std::tuple(1, 9000, 2), {4, 9000, 3}, {1, 2000, 2}, {1, 16000, 2}}) {
     INFO(num_rows << " rows of " << length);
@@ -265,10 +270,7 @@ TEST_CASE("one short sequence is cut so that no share has one tile more, and no 
 }
 
 TEST_CASE("shares that join results are as few as have no more tiles", "[attention_plan]") {
-  auto shape = shape_of(1056, 8);
-  shape.joined_shares = 4;
-  shape.num_kv_heads = 1;
-  auto planner = attention_planner(shape);
+  auto planner = attention_planner(joining_shape(1056, 8, 4));
   REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(4, 9000), 16).batch()));
   REQUIRE(planner.parts().merges.size() == 4);
   for (const auto& merge : planner.parts().merges) {
@@ -278,10 +280,7 @@ TEST_CASE("shares that join results are as few as have no more tiles", "[attenti
 }
 
 TEST_CASE("equal tasks are not cut where no share would be shorter", "[attention_plan]") {
-  auto shape = shape_of(528, 300);
-  shape.joined_shares = 2;
-  shape.num_kv_heads = 1;
-  auto planner = attention_planner(shape);
+  auto planner = attention_planner(joining_shape(528, 300, 2));
   REQUIRE(planner.plan(rows_under_test(std::vector<std::int32_t>(271, 96), 16).batch()));
   check_plan(planner);
   CHECK(planner.parts().merges.empty());
@@ -291,10 +290,7 @@ TEST_CASE("equal tasks are not cut where no share would be shorter", "[attention
 }
 
 TEST_CASE("few short shares of a task join no results", "[attention_plan]") {
-  auto shape = shape_of(1056, 8);
-  shape.joined_shares = 4;
-  shape.num_kv_heads = 1;
-  auto planner = attention_planner(shape);
+  auto planner = attention_planner(joining_shape(1056, 8, 4));
   REQUIRE(planner.plan(rows_under_test({608}, 16).batch()));
   CHECK(planner.parts().joined_shares == 1);
   REQUIRE(planner.parts().merges.size() == 1);
@@ -319,10 +315,7 @@ TEST_CASE("short equal tasks have about three tiles a share, and one without a m
 }
 
 TEST_CASE("shares of two waves have two tiles, and two of them join results", "[attention_plan]") {
-  auto shape = shape_of(528, 8);
-  shape.joined_shares = 2;
-  shape.num_kv_heads = 1;
-  auto planner = attention_planner(shape);
+  auto planner = attention_planner(joining_shape(528, 8, 2));
   REQUIRE(planner.plan(rows_under_test({9000}, 16).batch()));
   check_plan(planner);
   CHECK(planner.parts().joined_shares == 2);

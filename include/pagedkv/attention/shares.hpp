@@ -176,8 +176,8 @@ inline void share_whole_tasks(std::span<const attention_row> rows, std::int64_t 
 }
 
 /// Divides the tiles of all tasks of the rows, which with their overhead are `num_tiles`, among all `shares` but the
-/// last. That one, and those that remain empty, start after the last row. Returns how many were chosen. Linear in the
-/// number of rows and shares.
+/// last. That one, and those that remain empty, start after the last row. Returns how many were chosen, or with whole
+/// tasks might have been. Linear in the number of rows and shares.
 inline std::int64_t share_attention_tiles(const attention_shape& shape, std::span<const attention_row> rows,
                                           std::int64_t num_tiles, std::span<attention_share> shares) noexcept {
   auto most = static_cast<std::int64_t>(shares.size()) - 1;
